@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The campaign: what is measured and what decides, written down before anything runs."""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pydantic
+
+from pytest_laguna.evidence import files
+from pytest_laguna.verdict import JSON, UnusableEvidenceError
+
+SCHEMA = "pytest-laguna-campaign-v1"
+SIZE_LIMIT = 1024 * 1024
+
+Lane = Literal["cpu", "cuda", "xpu"]
+Name = Annotated[str, pydantic.Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+Sha256 = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
+NodeId = Annotated[str, pydantic.Field(pattern=r"^[\x21-\x7e]+\.py(::[\x21-\x7e]+)+$")]
+GateNumber = Annotated[int, pydantic.Field(ge=1, le=3)]
+
+
+class CampaignError(Exception):
+    """The campaign file is not one that a gate may run: one line that says what is wrong and where."""
+
+
+class _Model(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Preregistration(_Model):
+    """The text that the campaign carries out.
+
+    Attributes:
+        title: its title.
+        date: its date.
+        sha256: digest of the text as published.
+    """
+
+    title: str
+    date: datetime.date
+    sha256: Sha256
+
+
+class Amendment(_Model):
+    """A dated change of the campaign, made before the attempt that it allows; it changes the campaign digest."""
+
+    date: datetime.date
+    reason: str
+
+
+class Candidate(_Model):
+    """The optimisation under test.
+
+    Attributes:
+        package: the import name of its package; its sources are part of the identity.
+        flag: the environment variable that is the sole treatment.
+        control: the flag's value in control arms.
+        treatment: the flag's value in candidate arms.
+        validator: which implementation of the contract runs.
+    """
+
+    package: str
+    flag: str
+    control: str
+    treatment: str
+    validator: Literal["native", "python"]
+
+
+class LaneSettings(_Model):
+    """What a lane runs.
+
+    Attributes:
+        vllm: the version whose classes gate 1 tests and whose engine gates 2 and 3 run.
+    """
+
+    vllm: str
+
+
+class Rehearsal(_Model):
+    """The engine run of gate 1, always on a CPU.
+
+    Attributes:
+        vllm: the vLLM version that runs it.
+        pair: the generated target and draft.
+        completion_tokens: greedy tokens of each arm's one generation.
+        graphs: graph segments of the target's capture, per rank.
+        breaks: eager boundaries of the target's capture, per rank.
+        target_layers: attention layers of the target, each with one view state.
+    """
+
+    vllm: str
+    pair: Literal["tiny-laguna"]
+    completion_tokens: Annotated[int, pydantic.Field(ge=16, le=4096)]
+    graphs: Annotated[int, pydantic.Field(ge=1)]
+    breaks: Annotated[int, pydantic.Field(ge=1)]
+    target_layers: Annotated[int, pydantic.Field(ge=1)]
+
+
+class Campaign(_Model):
+    """A campaign file's content; ``digest`` is what every receipt is bound to.
+
+    Attributes:
+        name: part of the evidence path.
+        lane: the lane of ``--device`` when it is not given.
+        gates: the gates that the campaign declares, in order.
+        clauses: for each gate number (as text, the way TOML spells keys) the clause ids with their node ids, in order.
+        amendments: dated changes since the preregistration.
+    """
+
+    campaign_schema: Annotated[Literal["pytest-laguna-campaign-v1"], pydantic.Field(alias="schema")]
+    name: Name
+    lane: Lane
+    gates: Annotated[list[GateNumber], pydantic.Field(min_length=1)]
+    preregistration: Preregistration
+    candidate: Candidate
+    lanes: dict[Lane, LaneSettings]
+    rehearsal: Rehearsal | None = None
+    clauses: dict[Literal["1", "2", "3"], dict[Name, NodeId]]
+    amendments: list[Amendment] = pydantic.Field(default_factory=list)
+
+    @pydantic.model_validator(mode="after")
+    def _hangs_together(self) -> Campaign:
+        if self.lane not in self.lanes:
+            message = f"lane is {self.lane!r}; expected one of the tables under lanes: {', '.join(self.lanes)}"
+            raise ValueError(message)
+        if self.gates != list(range(1, len(self.gates) + 1)):
+            message = f"gates is {self.gates}; expected 1, 2, ... without a gap"
+            raise ValueError(message)
+        for gate, clauses in self.clauses.items():
+            if int(gate) not in self.gates:
+                message = f"clauses.{gate} belongs to a gate that gates does not declare"
+                raise ValueError(message)
+            if len(set(clauses.values())) != len(clauses):
+                message = f"clauses.{gate} names a test twice; expected one test a clause"
+                raise ValueError(message)
+        return self
+
+    def gate_clauses(self, gate: int) -> dict[str, str]:
+        """Clause id to node id of one gate, in the order in which they run; empty when the gate has none."""
+        for number, clauses in self.clauses.items():
+            if int(number) == gate:
+                return dict(clauses)
+        return {}
+
+    def canonical(self) -> JSON:
+        """The campaign as a JSON value; comments, order of tables and spelling of the file do not enter it."""
+        value: JSON = self.model_dump(mode="json", by_alias=True)
+        return value
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON."""
+        return files.digest_of(self.canonical())
+
+
+def parse_campaign(content: bytes, name: str) -> Campaign:
+    """Read a campaign from TOML.
+
+    Args:
+        content: the file's bytes.
+        name: what an error calls the file.
+
+    Raises:
+        CampaignError: not UTF-8 or TOML (a doubled key is not), an unknown, missing or mistyped key; the first is named.
+    """
+    try:
+        return Campaign.model_validate(tomllib.loads(content.decode("utf-8")))
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "campaign"
+        message = f"{name}: {where}: {first['msg']}"
+        raise CampaignError(message) from error
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        message = f"{name}: {reason}"
+        raise CampaignError(message) from error
+
+
+def read_campaign(path: Path) -> Campaign:
+    """Read a campaign file.
+
+    Raises:
+        CampaignError: it cannot be read, or ``parse_campaign`` refuses it.
+    """
+    try:
+        content = files.read_bytes(path, limit=SIZE_LIMIT)
+    except UnusableEvidenceError as error:
+        message = f"campaign {path}: {error}"
+        raise CampaignError(message) from error
+    return parse_campaign(content, path.name)

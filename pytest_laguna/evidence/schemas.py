@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of an attempt, as frozen models; unknown fields and loose types are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import pydantic
+
+from pytest_laguna.evidence import files
+from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
+
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "urn:pytest-laguna:gate-receipt:v1"
+
+Sha256 = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Schema(pydantic.BaseModel):
+    """What all evidence models share: frozen, nothing extra, JSON types as they are."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    def canonical(self) -> JSON:
+        """The model as a JSON value."""
+        value: JSON = self.model_dump(mode="json", by_alias=True)
+        return value
+
+
+class Earlier(Schema):
+    """An earlier attempt of the same gate.
+
+    Attributes:
+        attempt: its number.
+        receipt: digest of its receipt; None when it has none.
+        campaign: its campaign digest; None when its ``attempt.json`` cannot be read.
+        verdict: what it came to when it was looked at, by verification and not by its word.
+    """
+
+    attempt: int
+    receipt: Sha256 | None
+    campaign: Sha256 | None
+    verdict: Verdict
+
+
+class Previous(Schema):
+    """The attempt of the gate before, which opened this one."""
+
+    gate: int
+    attempt: int
+    receipt: Sha256
+
+
+class Identity(Schema):
+    """Digests that tie the gates of a campaign together; the host is not one of them."""
+
+    campaign: Sha256
+    candidate: Sha256
+    harness: Sha256
+
+
+class AttemptStart(Schema):
+    """``attempt.json``: written before the first test.
+
+    Attributes:
+        state: always STARTED; what came of it is in the receipt or nowhere.
+        nonce: 32 random hexadecimal digits that join attempt, report and receipt.
+        clauses: the frozen clause ids and node ids, in order.
+        plugins: name and version of every installed pytest plugin that was loaded.
+        arguments: pytest's arguments as typed.
+        record: digest of ``evidence/identity.json``.
+    """
+
+    file_schema: Annotated[Literal["pytest-laguna-attempt-v1"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-attempt-v1"
+    )
+    state: Literal["STARTED"] = "STARTED"
+    campaign_name: str
+    lane: str
+    gate: int
+    attempt: int
+    nonce: Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{32}$")]
+    clauses: list[tuple[str, str]]
+    plugins: list[str]
+    arguments: list[str]
+    cards: list[str]
+    identity: Identity
+    record: Sha256
+    previous: Previous | None
+    earlier: list[Earlier]
+
+
+class ClauseProof(Schema):
+    """A proof as the journal holds it."""
+
+    statement: str
+    observed: dict[str, pydantic.JsonValue]
+
+
+class ClauseResult(Schema):
+    """What one clause came to."""
+
+    clause: str
+    nodeid: str
+    verdict: Verdict
+    reason: str
+    detail: str
+    seconds: float
+    proofs: list[ClauseProof]
+
+
+class Analysis(Schema):
+    """``analysis.json``: the verdict object, a pure function of the journal.
+
+    Attributes:
+        verdict: the gate's.
+        reason: one line; for PASS how many clauses are proven.
+    """
+
+    file_schema: Annotated[Literal["pytest-laguna-analysis-v1"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-analysis-v1"
+    )
+    verdict: Verdict
+    reason: str
+    clauses: list[ClauseResult]
+
+
+class Entry(Schema):
+    """One entry of the manifest: a directory has neither size nor digest."""
+
+    path: str
+    kind: Literal["file", "directory"]
+    size: int | None = None
+    sha256: Sha256 | None = None
+
+
+class Manifest(Schema):
+    """``manifest.json``: everything in the attempt but itself and the receipt, sorted by path."""
+
+    file_schema: Annotated[Literal["pytest-laguna-manifest-v1"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-manifest-v1"
+    )
+    entries: list[Entry]
+
+
+Model = TypeVar("Model", bound=Schema)
+
+
+def read_model(path: Path, model: type[Model]) -> Model:
+    """Read a canonical JSON file into its model.
+
+    Raises:
+        UnusableEvidenceError: not canonical JSON, or not of that form; the first wrong field is named.
+    """
+    value = files.read_canonical_json(path)
+    try:
+        return model.model_validate_json(files.canonical_json(value), strict=True)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = f"{path.name}: {where}: {first['msg']}"
+        raise UnusableEvidenceError(message) from error
+
+
+def receipt_statement(
+    start: AttemptStart, analysis: Analysis, manifest: Manifest, digests: dict[str, str]
+) -> dict[str, Any]:
+    """The receipt as an in-toto Statement; a pure function of the attempt's other files, so that it can be recomputed.
+
+    Args:
+        start: ``attempt.json``.
+        analysis: ``analysis.json``.
+        manifest: ``manifest.json``.
+        digests: ``manifest`` (SHA-256 of ``manifest.json``) and ``journal_head`` (of the journal's last line).
+
+    Source: in-toto attestation framework, Statement v1.
+    """
+    subjects = [{"name": "manifest.json", "digest": {"sha256": digests["manifest"]}}]
+    subjects += [
+        {"name": entry.path, "digest": {"sha256": entry.sha256}} for entry in manifest.entries if entry.kind == "file"
+    ]
+    predicate = {
+        "verdict": analysis.verdict.value,
+        "reason": analysis.reason,
+        "clauses": [[clause.clause, clause.nodeid, clause.verdict.value] for clause in analysis.clauses],
+        "journal_head": digests["journal_head"],
+        "attempt": start.canonical(),
+    }
+    return {"_type": STATEMENT_TYPE, "predicateType": PREDICATE_TYPE, "subject": subjects, "predicate": predicate}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes requirements/cpu.txt and requirements/dev.txt: every package at one version, every file pip may choose by its digest.
+"""Writes requirements/cpu.txt and dev.txt: each package at one version, by its digests.
 
-``make lock`` runs it with the oldest supported Python, on Linux x86_64, and with pip pointed at PyTorch's CPU wheel index. pip
-resolves the ``.in`` files once; then pip is asked, for each supported Python and several releases of glibc, which file it would
-take of each version.
+``make lock`` runs it with the oldest supported Python, on Linux x86_64, and with pip pointed at PyTorch's
+CPU wheel index. pip resolves the ``.in`` files once; then pip is asked, for each supported Python and several
+releases of glibc, which file it would take of each version.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements"
 
 PYTHONS = ("3.11", "3.12", "3.13")
 
-# The newest manylinux tag that a machine accepts follows its glibc, and some packages ship more than one: a file per level.
+# A machine accepts manylinux tags up to its glibc, and some packages ship more than one file because of it.
 GLIBC_MINORS = (31, 34, 39)
 _LEGACY_TAGS = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
-# PyTorch's CPU wheel index is not everywhere within reach, so the digests that it publishes for 2.13.0+cpu (manylinux_2_28,
-# x86_64; CPython 3.11, 3.12, 3.13) are kept here. One that pip reports is checked against them.
+# PyTorch's CPU wheel index is not within reach everywhere, so the digests that it publishes for 2.13.0+cpu
+# (manylinux_2_28, x86_64; CPython 3.11, 3.12, 3.13) are kept here. The one that pip reports must be among them.
 TORCH_VERSION = "2.13.0+cpu"
 TORCH_SHA256 = (
     "6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",
@@ -35,17 +35,19 @@ TORCH_SHA256 = (
 
 CPU_HEADER = """\
 # Written by `make lock` from cpu.in and cpu-without-dependencies.in. Do not edit.
-# pip install --require-hashes --no-deps -r requirements/cpu.txt    (CPython 3.11 to 3.13, Linux x86_64, glibc 2.31 or newer)
+# For CPython 3.11 to 3.13 on Linux x86_64 with glibc 2.31 or newer:
+#     pip install --require-hashes --no-deps -r requirements/cpu.txt
 #
-# torch is PyTorch's own CPU build. PyPI has only CUDA builds of this release, which do not import without a gigabyte of CUDA
-# libraries, so none of them is listed. Point pip at PyTorch's CPU wheel index (pytorch.org, "Get started", names it), once:
+# torch is PyTorch's own CPU build. PyPI has only CUDA builds of this release for Linux x86_64, which do not
+# import without gigabytes of CUDA libraries, so none of them is listed. Point pip at PyTorch's CPU wheel
+# index (PyTorch's "Get started" page names it), once and for all
 #     pip config set global.extra-index-url <PyTorch's CPU wheel index>
-# or for one call with --extra-index-url (`make gates PIP_OPTIONS="--extra-index-url ..."`), or with --find-links at a folder
-# that holds the wheel.
+# or for one call: `make gates PIP_OPTIONS="--extra-index-url <PyTorch's CPU wheel index>"`; or give
+# --find-links a folder that holds the wheel.
 """
 DEV_HEADER = """\
 # Written by `make lock` from dev.in, at the versions of cpu.txt where both name a package. Do not edit.
-# pip install --require-hashes --no-deps -r requirements/dev.txt
+#     pip install --require-hashes --no-deps -r requirements/dev.txt
 """
 
 Pins = dict[str, str]
@@ -58,8 +60,8 @@ def pip_report(arguments: Sequence[str]) -> list[dict[str, Any]]:
     Raises:
         SystemExit: pip failed; its last line says why.
     """
-    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--only-binary=:all:"]
-    command += ["--quiet", "--report", "-", *arguments]
+    options = ["--dry-run", "--ignore-installed", "--only-binary=:all:", "--quiet", "--report", "-"]
+    command = [sys.executable, "-m", "pip", "install", *options, *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"tools/lock.py: {done.stderr.strip().splitlines()[-1]} ({' '.join(arguments)})")
@@ -79,7 +81,7 @@ def resolve(requirements: str, *options: str) -> Pins:
 
 
 def platform_tags(glibc_minor: int) -> list[str]:
-    """The wheel platform tags that a Linux x86_64 machine with glibc 2.``glibc_minor`` accepts, best first."""
+    """The platform tags that Linux x86_64 with glibc 2.``glibc_minor`` accepts, best first."""
     tags = []
     for minor in range(glibc_minor, 4, -1):
         tags.append(f"manylinux_2_{minor}_x86_64")
@@ -95,8 +97,8 @@ def digests(pins: Pins) -> dict[str, set[str]]:
     for python in PYTHONS:
         for minor in GLIBC_MINORS:
             tags = [f"--platform={tag}" for tag in platform_tags(minor)]
-            target = ["--no-deps", "--target=/nonexistent", f"--python-version={python}", "--implementation=cp"]
-            for package in pip_report([*target, *tags, *exact]):
+            interpreter = [f"--python-version={python}", "--implementation=cp", "--target=/nonexistent"]
+            for package in pip_report(["--no-deps", *interpreter, *tags, *exact]):
                 (name,) = pins_of([package])
                 found[name].add(package["download_info"]["archive_info"]["hashes"]["sha256"])
     return found
@@ -111,7 +113,7 @@ def torch_digests() -> set[str]:
     (package,) = pip_report(["--no-deps", f"torch=={TORCH_VERSION}"])
     seen = package["download_info"]["archive_info"]["hashes"]["sha256"]
     if seen not in TORCH_SHA256:
-        raise SystemExit(f"tools/lock.py: torch {TORCH_VERSION}: expected one of {TORCH_SHA256}, pip found {seen}")
+        raise SystemExit(f"tools/lock.py: torch {TORCH_VERSION}: expected {TORCH_SHA256}, pip found {seen}")
     return set(TORCH_SHA256)
 
 

@@ -1,0 +1,634 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The KV-view contract, checked natively on every use.
+ *
+ * A tensor is read through the DLPack C exchange API that torch publishes since 2.10
+ * (torch.Tensor.__dlpack_c_exchange_api__): address, shape, strides, data type and device, without torch's
+ * headers and without making a capsule. DLPack folds the storage offset into the address, so the offset is asked
+ * of the tensor itself. Nothing here decides what an error says: on any difference the Python contract is called,
+ * which names the field; if that one sees nothing, the two disagree and that is raised.
+ *
+ * Both types are heap types of a multi-phase module, tracked by the garbage collector because they hold tensors
+ * and callables. They are immutable except for Seam.views, whose replacement the contract must notice.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <stdint.h>
+#include <string.h>
+
+#include <dlpack/dlpack.h>
+
+enum { MAX_DIMENSIONS = 4, VIEWS = 4, TENSORS = 1 + VIEWS };
+
+typedef struct {
+    const DLPackExchangeAPI *api;
+    PyObject *storage_offset; /* the interned method name */
+    PyObject *dim;            /* the interned keyword */
+    PyObject *refuse_seam_call;
+    PyObject *refuse_disagreement;
+    PyTypeObject *seam_type;
+    PyTypeObject *contract_type;
+} ModuleState;
+
+/* ---- Seam --------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *views; /* (key, value); writable from Python, compared by the contract on every use */
+    PyObject *owner;
+    Py_ssize_t head_size;
+} Seam;
+
+static PyObject *
+seam_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    PyObject *views, *owner;
+    Py_ssize_t head_size;
+    if (keywords != NULL && PyDict_GET_SIZE(keywords) != 0) {
+        PyErr_SetString(PyExc_TypeError, "Seam: expected no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "O!nU:Seam", &PyTuple_Type, &views, &head_size, &owner)) {
+        return NULL;
+    }
+    if (PyTuple_GET_SIZE(views) != 2) {
+        PyErr_Format(PyExc_ValueError, "Seam: expected a key and a value alias, seen %zd", PyTuple_GET_SIZE(views));
+        return NULL;
+    }
+    Seam *self = (Seam *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->views = Py_NewRef(views);
+    self->owner = Py_NewRef(owner);
+    self->head_size = head_size;
+    return (PyObject *)self;
+}
+
+static int
+seam_traverse(Seam *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->views);
+    Py_VISIT(self->owner);
+    return 0;
+}
+
+static int
+seam_clear(Seam *self)
+{
+    Py_CLEAR(self->views);
+    Py_CLEAR(self->owner);
+    return 0;
+}
+
+static void
+seam_dealloc(Seam *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    seam_clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* Whether an argument is the integer expected; an error while reading it counts as another value. */
+static int
+is_integer(PyObject *object, long expected)
+{
+    if (!PyLong_CheckExact(object)) {
+        return 0;
+    }
+    long value = PyLong_AsLong(object);
+    if (value == -1 && PyErr_Occurred()) {
+        PyErr_Clear();
+        return 0;
+    }
+    return value == expected;
+}
+
+static PyObject *
+refuse(Seam *self, const char *method, PyObject *expected, PyObject *const *args, Py_ssize_t count)
+{
+    ModuleState *state = PyType_GetModuleState(Py_TYPE(self));
+    if (state == NULL || expected == NULL) {
+        return NULL;
+    }
+    PyObject *seen = PyTuple_New(count);
+    if (seen == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyTuple_SET_ITEM(seen, i, Py_NewRef(args[i]));
+    }
+    PyObject *result = PyObject_CallFunction(state->refuse_seam_call, "OsOO", self->owner, method, expected, seen);
+    Py_DECREF(seen);
+    if (result != NULL) {
+        Py_DECREF(result);
+        PyErr_SetString(PyExc_SystemError, "refuse_seam_call: expected to raise, seen a return");
+    }
+    return NULL;
+}
+
+static PyObject *
+seam_transpose(Seam *self, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
+{
+    if (count == 2 && keyword_names == NULL && is_integer(args[0], 1) && is_integer(args[1], 2)) {
+        return Py_NewRef(self);
+    }
+    if (keyword_names != NULL) {
+        count += PyTuple_GET_SIZE(keyword_names);
+    }
+    PyObject *expected = PyUnicode_FromString("(1, 2)");
+    PyObject *result = refuse(self, "transpose", expected, args, count);
+    Py_XDECREF(expected);
+    return result;
+}
+
+static PyObject *
+seam_split(Seam *self, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
+{
+    Py_ssize_t keywords = keyword_names == NULL ? 0 : PyTuple_GET_SIZE(keyword_names);
+    if (count == 1 && keywords == 1 && is_integer(args[0], (long)self->head_size) && is_integer(args[1], -1)) {
+        ModuleState *state = PyType_GetModuleState(Py_TYPE(self));
+        if (state == NULL) {
+            return NULL;
+        }
+        PyObject *name = PyTuple_GET_ITEM(keyword_names, 0);
+        int same = name == state->dim ? 1 : PyUnicode_Compare(name, state->dim) == 0;
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
+        if (same && self->views != NULL) {
+            return Py_NewRef(self->views);
+        }
+    }
+    if (self->views == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "views");
+        return NULL;
+    }
+    PyObject *expected = PyUnicode_FromFormat("(%zd, dim=-1)", self->head_size);
+    PyObject *result = refuse(self, "split", expected, args, count + keywords);
+    Py_XDECREF(expected);
+    return result;
+}
+
+static PyMethodDef seam_methods[] = {
+    {"transpose", (PyCFunction)(void (*)(void))seam_transpose, METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("The seam itself, for transpose(1, 2); raises ContractError for anything else.")},
+    {"split", (PyCFunction)(void (*)(void))seam_split, METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("The stored aliases, for split(head_size, dim=-1); raises ContractError for anything else.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef seam_members[] = {
+    {"views", T_OBJECT_EX, offsetof(Seam, views), 0, PyDoc_STR("Key and value alias.")},
+    {"owner", T_OBJECT_EX, offsetof(Seam, owner), READONLY, PyDoc_STR("The layer, for messages.")},
+    {"head_size", T_PYSSIZET, offsetof(Seam, head_size), READONLY, PyDoc_STR("The only width that is answered.")},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot seam_slots[] = {
+    {Py_tp_doc, (void *)PyDoc_STR("Answers cache.transpose(1, 2).split(head_size, dim=-1) with two stored aliases.")},
+    {Py_tp_new, seam_new},
+    {Py_tp_traverse, seam_traverse},
+    {Py_tp_clear, seam_clear},
+    {Py_tp_dealloc, seam_dealloc},
+    {Py_tp_methods, seam_methods},
+    {Py_tp_members, seam_members},
+    {0, NULL},
+};
+
+static PyType_Spec seam_spec = {
+    .name = "laguna_kv._contract.Seam",
+    .basicsize = sizeof(Seam),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = seam_slots,
+};
+
+/* ---- Contract ----------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject *tensor; /* strong: its identity cannot be reused while we hold it */
+    void *data;
+    uint64_t byte_offset;
+    int64_t storage_offset;
+    DLDevice device;
+    DLDataType dtype;
+    int32_t dimensions;
+    int64_t shape[MAX_DIMENSIONS];
+    int64_t strides[MAX_DIMENSIONS];
+} Signature;
+
+typedef struct {
+    PyObject_HEAD
+    const DLPackExchangeAPI *api; /* static in torch, for the life of the process */
+    PyObject *storage_offset;     /* the interned method name */
+    PyObject *owner;
+    PyObject *explain;
+    Seam *raw;
+    Seam *canonical;
+    PyObject *held[VIEWS]; /* raw key, raw value, canonical key, canonical value */
+    Signature signatures[TENSORS];
+    int distinct; /* the source and each alias object once */
+    unsigned long long forward_hits;
+    unsigned long long update_hits;
+} Contract;
+
+/* Read a tensor's storage offset. Returns 0, or -1 with an exception set. */
+static int
+read_storage_offset(PyObject *name, PyObject *tensor, int64_t *offset)
+{
+    PyObject *stack[2] = {NULL, tensor};
+    PyObject *result = PyObject_VectorcallMethod(name, stack + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    if (result == NULL) {
+        return -1;
+    }
+    long long value = PyLong_AsLongLong(result);
+    Py_DECREF(result);
+    if (value == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    *offset = value;
+    return 0;
+}
+
+/* Record a tensor as it is. Returns 0, or -1 with an exception set. */
+static int
+record(Contract *self, PyObject *tensor)
+{
+    Signature *signature = &self->signatures[self->distinct];
+    DLTensor now;
+    if (self->api->dltensor_from_py_object_no_sync(tensor, &now) != 0) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "Contract: expected a tensor that DLPack can describe");
+        }
+        return -1;
+    }
+    if (now.ndim != MAX_DIMENSIONS || now.shape == NULL || now.strides == NULL) {
+        PyErr_Format(PyExc_ValueError, "Contract: expected tensors of %d dimensions with strides, seen %d",
+                     (int)MAX_DIMENSIONS, (int)now.ndim);
+        return -1;
+    }
+    if (read_storage_offset(self->storage_offset, tensor, &signature->storage_offset) < 0) {
+        return -1;
+    }
+    signature->data = now.data;
+    signature->byte_offset = now.byte_offset;
+    signature->device = now.device;
+    signature->dtype = now.dtype;
+    signature->dimensions = now.ndim;
+    memcpy(signature->shape, now.shape, sizeof(int64_t) * (size_t)now.ndim);
+    memcpy(signature->strides, now.strides, sizeof(int64_t) * (size_t)now.ndim);
+    signature->tensor = Py_NewRef(tensor);
+    self->distinct++;
+    return 0;
+}
+
+/* Whether a tensor is as it was recorded; an error while reading it counts as drift. */
+static int
+holds(const Contract *self, const Signature *signature)
+{
+    DLTensor now;
+    int64_t storage_offset;
+    if (self->api->dltensor_from_py_object_no_sync(signature->tensor, &now) != 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    if (now.data != signature->data || now.byte_offset != signature->byte_offset
+        || now.ndim != signature->dimensions || now.shape == NULL || now.strides == NULL
+        || now.device.device_type != signature->device.device_type
+        || now.device.device_id != signature->device.device_id || now.dtype.code != signature->dtype.code
+        || now.dtype.bits != signature->dtype.bits || now.dtype.lanes != signature->dtype.lanes
+        || memcmp(now.shape, signature->shape, sizeof(int64_t) * (size_t)now.ndim) != 0
+        || memcmp(now.strides, signature->strides, sizeof(int64_t) * (size_t)now.ndim) != 0) {
+        return 0;
+    }
+    if (read_storage_offset(self->storage_offset, signature->tensor, &storage_offset) < 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    return storage_offset == signature->storage_offset;
+}
+
+/* Whether a seam still hands out the very aliases it was made with. */
+static int
+hands_out(const Seam *seam, PyObject *const *held)
+{
+    PyObject *views = seam->views;
+    return views != NULL && PyTuple_CheckExact(views) && PyTuple_GET_SIZE(views) == 2
+           && PyTuple_GET_ITEM(views, 0) == held[0] && PyTuple_GET_ITEM(views, 1) == held[1];
+}
+
+/* Returns 0 if the whole contract holds for this cache, or -1 with an exception set. */
+static int
+check(Contract *self, PyObject *source)
+{
+    int held = source == self->signatures[0].tensor && hands_out(self->raw, self->held)
+               && hands_out(self->canonical, self->held + 2);
+    for (int i = 0; held && i < self->distinct; i++) {
+        held = holds(self, &self->signatures[i]);
+    }
+    if (held) {
+        return 0;
+    }
+    PyObject *result = PyObject_CallOneArg(self->explain, source);
+    if (result != NULL) {
+        Py_DECREF(result);
+        ModuleState *state = PyType_GetModuleState(Py_TYPE(self));
+        result = state == NULL ? NULL : PyObject_CallOneArg(state->refuse_disagreement, self->owner);
+        if (result != NULL) {
+            Py_DECREF(result);
+            PyErr_SetString(PyExc_SystemError, "refuse_disagreement: expected to raise, seen a return");
+        }
+    }
+    return -1;
+}
+
+static PyObject *
+contract_forward(Contract *self, PyObject *source)
+{
+    if (check(self, source) < 0) {
+        return NULL;
+    }
+    self->forward_hits++;
+    return Py_NewRef(self->canonical);
+}
+
+static PyObject *
+contract_update(Contract *self, PyObject *source)
+{
+    if (check(self, source) < 0) {
+        return NULL;
+    }
+    self->update_hits++;
+    return Py_NewRef(self->raw);
+}
+
+static int
+contract_traverse(Contract *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->storage_offset);
+    Py_VISIT(self->owner);
+    Py_VISIT(self->explain);
+    Py_VISIT(self->raw);
+    Py_VISIT(self->canonical);
+    for (int i = 0; i < VIEWS; i++) {
+        Py_VISIT(self->held[i]);
+    }
+    for (int i = 0; i < self->distinct; i++) {
+        Py_VISIT(self->signatures[i].tensor);
+    }
+    return 0;
+}
+
+/* The collector breaks cycles at the callable only: a finalizer in the same cycle could still use the contract,
+ * which must then have its tensors. Drift seen after this raises TypeError. */
+static int
+contract_clear(Contract *self)
+{
+    PyObject *explain = self->explain;
+    self->explain = Py_NewRef(Py_None);
+    Py_XDECREF(explain);
+    return 0;
+}
+
+static void
+contract_dealloc(Contract *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->explain);
+    Py_CLEAR(self->storage_offset);
+    Py_CLEAR(self->owner);
+    Py_CLEAR(self->raw);
+    Py_CLEAR(self->canonical);
+    for (int i = 0; i < VIEWS; i++) {
+        Py_CLEAR(self->held[i]);
+    }
+    for (int i = 0; i < self->distinct; i++) {
+        Py_CLEAR(self->signatures[i].tensor);
+    }
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* Record the source and each distinct alias. Returns 0, or -1 with an exception set. */
+static int
+record_all(Contract *self, PyObject *source)
+{
+    if (record(self, source) < 0) {
+        return -1;
+    }
+    for (int i = 0; i < VIEWS; i++) {
+        int known = 0;
+        for (int j = 0; j < self->distinct; j++) {
+            known |= self->signatures[j].tensor == self->held[i];
+        }
+        if (!known && record(self, self->held[i]) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *
+contract_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    ModuleState *state = PyType_GetModuleState(type);
+    if (state == NULL) {
+        return NULL;
+    }
+    if (keywords != NULL && PyDict_GET_SIZE(keywords) != 0) {
+        PyErr_SetString(PyExc_TypeError, "Contract: expected no keyword arguments");
+        return NULL;
+    }
+    PyObject *source, *raw, *canonical, *explain, *owner;
+    if (!PyArg_ParseTuple(args, "OO!O!OU:Contract", &source, state->seam_type, &raw, state->seam_type, &canonical,
+                          &explain, &owner)) {
+        return NULL;
+    }
+    PyObject *pairs[2] = {((Seam *)raw)->views, ((Seam *)canonical)->views};
+    for (int i = 0; i < 2; i++) {
+        if (pairs[i] == NULL || !PyTuple_CheckExact(pairs[i]) || PyTuple_GET_SIZE(pairs[i]) != 2) {
+            PyErr_SetString(PyExc_ValueError, "Contract: expected two seams with a key and a value alias each");
+            return NULL;
+        }
+    }
+    Contract *self = (Contract *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->api = state->api;
+    self->storage_offset = Py_NewRef(state->storage_offset);
+    self->owner = Py_NewRef(owner);
+    self->explain = Py_NewRef(explain);
+    self->raw = (Seam *)Py_NewRef(raw);
+    self->canonical = (Seam *)Py_NewRef(canonical);
+    for (int i = 0; i < VIEWS; i++) {
+        self->held[i] = Py_NewRef(PyTuple_GET_ITEM(pairs[i / 2], i % 2));
+    }
+    if (record_all(self, source) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static PyMethodDef contract_methods[] = {
+    {"forward", (PyCFunction)contract_forward, METH_O,
+     PyDoc_STR("The canonical seam, if the whole contract holds for the cache given.")},
+    {"update", (PyCFunction)contract_update, METH_O,
+     PyDoc_STR("The raw seam, if the whole contract holds for the cache given.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef contract_members[] = {
+    {"raw", T_OBJECT_EX, offsetof(Contract, raw), READONLY, PyDoc_STR("Hands out the raw aliases.")},
+    {"canonical", T_OBJECT_EX, offsetof(Contract, canonical), READONLY,
+     PyDoc_STR("Hands out the canonical aliases.")},
+    {"forward_hits", T_ULONGLONG, offsetof(Contract, forward_hits), READONLY,
+     PyDoc_STR("Uses by the attention forward that held.")},
+    {"update_hits", T_ULONGLONG, offsetof(Contract, update_hits), READONLY,
+     PyDoc_STR("Uses by the cache update that held.")},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot contract_slots[] = {
+    {Py_tp_doc, (void *)PyDoc_STR("One cache, its aliases, and what was recorded of them.")},
+    {Py_tp_new, contract_new},
+    {Py_tp_traverse, contract_traverse},
+    {Py_tp_clear, contract_clear},
+    {Py_tp_dealloc, contract_dealloc},
+    {Py_tp_methods, contract_methods},
+    {Py_tp_members, contract_members},
+    {0, NULL},
+};
+
+static PyType_Spec contract_spec = {
+    .name = "laguna_kv._contract.Contract",
+    .basicsize = sizeof(Contract),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = contract_slots,
+};
+
+/* ---- Module ------------------------------------------------------------------------------------------------- */
+
+/* Find torch's exchange table. Returns NULL with ImportError or AttributeError set where torch has none. */
+static const DLPackExchangeAPI *
+find_exchange_api(void)
+{
+    const DLPackExchangeAPI *api = NULL;
+    PyObject *capsule = NULL;
+    PyObject *torch = PyImport_ImportModule("torch");
+    PyObject *tensor = torch == NULL ? NULL : PyObject_GetAttrString(torch, "Tensor");
+    if (tensor != NULL) {
+        capsule = PyObject_GetAttrString(tensor, "__dlpack_c_exchange_api__");
+    }
+    if (capsule != NULL) {
+        api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    }
+    if (api != NULL
+        && (api->header.version.major != DLPACK_MAJOR_VERSION || api->dltensor_from_py_object_no_sync == NULL)) {
+        PyErr_Format(PyExc_ImportError, "DLPack exchange API: expected version %d with unmanaged tensors, seen %u.%u",
+                     DLPACK_MAJOR_VERSION, api->header.version.major, api->header.version.minor);
+        api = NULL;
+    }
+    Py_XDECREF(capsule);
+    Py_XDECREF(tensor);
+    Py_XDECREF(torch);
+    return api;
+}
+
+static int
+add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type)
+{
+    *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    return *type == NULL ? -1 : PyModule_AddType(module, *type);
+}
+
+static int
+module_exec(PyObject *module)
+{
+    ModuleState *state = PyModule_GetState(module);
+    state->api = find_exchange_api();
+    if (state->api == NULL) {
+        return -1;
+    }
+    state->storage_offset = PyUnicode_InternFromString("storage_offset");
+    state->dim = PyUnicode_InternFromString("dim");
+    if (state->storage_offset == NULL || state->dim == NULL) {
+        return -1;
+    }
+    PyObject *errors = PyImport_ImportModule("laguna_kv.errors");
+    if (errors == NULL) {
+        return -1;
+    }
+    state->refuse_seam_call = PyObject_GetAttrString(errors, "refuse_seam_call");
+    state->refuse_disagreement = PyObject_GetAttrString(errors, "refuse_disagreement");
+    Py_DECREF(errors);
+    if (state->refuse_seam_call == NULL || state->refuse_disagreement == NULL) {
+        return -1;
+    }
+    if (add_type(module, &seam_spec, &state->seam_type) < 0) {
+        return -1;
+    }
+    return add_type(module, &contract_spec, &state->contract_type);
+}
+
+static int
+module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    ModuleState *state = PyModule_GetState(module);
+    Py_VISIT(state->storage_offset);
+    Py_VISIT(state->dim);
+    Py_VISIT(state->refuse_seam_call);
+    Py_VISIT(state->refuse_disagreement);
+    Py_VISIT(state->seam_type);
+    Py_VISIT(state->contract_type);
+    return 0;
+}
+
+static int
+module_clear(PyObject *module)
+{
+    ModuleState *state = PyModule_GetState(module);
+    Py_CLEAR(state->storage_offset);
+    Py_CLEAR(state->dim);
+    Py_CLEAR(state->refuse_seam_call);
+    Py_CLEAR(state->refuse_disagreement);
+    Py_CLEAR(state->seam_type);
+    Py_CLEAR(state->contract_type);
+    return 0;
+}
+
+static void
+module_free(void *module)
+{
+    (void)module_clear(module);
+}
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, module_exec},
+    {0, NULL},
+};
+
+static struct PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "laguna_kv._contract",
+    .m_doc = PyDoc_STR("The KV-view contract, checked natively on every use."),
+    .m_size = sizeof(ModuleState),
+    .m_slots = module_slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+    .m_free = module_free,
+};
+
+PyMODINIT_FUNC
+PyInit__contract(void)
+{
+    return PyModuleDef_Init(&module_definition);
+}

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract in Python, the rule by which the native one is judged, and the choice between the two."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from laguna_kv.errors import ContractError, SettingError
+from laguna_kv.seam import Seam
+from laguna_kv.settings import VALIDATOR, Validator
+from laguna_kv.views import FIELD_NAMES, Views, fields, verify_views
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+
+class SeamLike(Protocol):
+    """What both seams are to a contract."""
+
+    views: tuple[torch.Tensor, torch.Tensor]
+
+
+class Contract(Protocol):
+    """One complete state: the cache, its raw and canonical aliases, and what was recorded of them."""
+
+    @property
+    def forward_hits(self) -> int:
+        """Uses by the attention forward that held."""
+
+    @property
+    def update_hits(self) -> int:
+        """Uses by the cache update that held."""
+
+    @property
+    def raw(self) -> SeamLike:
+        """Hands out the raw aliases."""
+
+    @property
+    def canonical(self) -> SeamLike:
+        """Hands out the canonical aliases."""
+
+    def forward(self, source: torch.Tensor, /) -> SeamLike:
+        """The canonical seam, if everything holds for the cache given; raises ContractError if not."""
+
+    def update(self, source: torch.Tensor, /) -> SeamLike:
+        """The raw seam, if everything holds for the cache given; raises ContractError if not."""
+
+
+class PythonContract:
+    """The contract in Python: its checks are the definition, and its messages the native one's too.
+
+    Every use checks that the cache is the very tensor recorded, that both seams still hold the very aliases
+    recorded, and that address, storage offset, shape, strides, data type and device of the cache and of every
+    alias are those recorded. The key-to-value offset is part of it: both addresses and both storage offsets
+    are compared, and ``verify_views`` established the offset between them. The head size is checked by the
+    seam.
+    """
+
+    __slots__ = ("_held", "_owner", "_recorded", "_source", "canonical", "forward_hits", "raw", "update_hits")
+
+    def __init__(self, source: torch.Tensor, raw: SeamLike, canonical: SeamLike, owner: str) -> None:
+        self.raw = raw
+        self.canonical = canonical
+        self.forward_hits = 0
+        self.update_hits = 0
+        self._owner = owner
+        self._source = source
+        self._held = Views(*raw.views, *canonical.views)
+        tensors = {"source": source, **self._held._asdict()}
+        # An alias that is canonical as it was made is the same object twice: checked once, under its raw
+        # name.
+        distinct = {id(tensor): (name, tensor) for name, tensor in reversed(tensors.items())}
+        self._recorded = [(name, tensor, fields(tensor)) for name, tensor in reversed(distinct.values())]
+
+    def forward(self, source: torch.Tensor, /) -> SeamLike:
+        """The canonical seam; raises ContractError if anything drifted."""
+        self.check(source)
+        self.forward_hits += 1
+        return self.canonical
+
+    def update(self, source: torch.Tensor, /) -> SeamLike:
+        """The raw seam; raises ContractError if anything drifted."""
+        self.check(source)
+        self.update_hits += 1
+        return self.raw
+
+    def check(self, source: torch.Tensor, /) -> None:
+        """Compare everything with what was recorded.
+
+        Raises:
+            ContractError: names the first field that differs.
+        """
+        if source is not self._source:
+            self._refuse_source(source)
+        self._check_held()
+        for name, tensor, recorded in self._recorded:
+            now = fields(tensor)
+            if now != recorded:
+                self._refuse_fields(name, recorded, now)
+
+    def _check_held(self) -> None:
+        for path, seam, held in (
+            ("raw", self.raw, self._held[:2]),
+            ("canonical", self.canonical, self._held[2:]),
+        ):
+            views = getattr(seam, "views", None)
+            if not isinstance(views, tuple) or len(views) != len(held):
+                seen = "none" if views is None else f"{type(views).__name__} {views!r}"[:80]
+                raise ContractError(self._owner, f"{path}.views", "a key and a value alias (a complete state)", seen)
+            for part, view, recorded in zip(("key", "value"), views, held, strict=True):
+                if view is not recorded:
+                    raise ContractError(self._owner, f"{path}_{part}.identity", "the alias built", "another object")
+
+    def _refuse_source(self, source: object) -> None:
+        """Raise for another cache tensor; where it differs in a field too, say in which."""
+        recorded = fields(self._source)
+        try:
+            now = fields(source)  # type: ignore[arg-type]
+        except (AttributeError, TypeError, RuntimeError):
+            now = recorded
+        differing = [
+            f"{field} {seen} instead of {known}"
+            for field, known, seen in zip(FIELD_NAMES, recorded, now, strict=True)
+            if seen != known
+        ]
+        seen = ", ".join(["another object", *differing])
+        raise ContractError(self._owner, "source.identity", "the cache tensor the views were built on", seen)
+
+    def _refuse_fields(self, name: str, recorded: tuple[object, ...], now: tuple[object, ...]) -> None:
+        for field, known, seen in zip(FIELD_NAMES, recorded, now, strict=True):
+            if seen != known:
+                raise ContractError(self._owner, f"{name}.{field}", known, seen)
+
+
+def python_contract(source: torch.Tensor, views: Views, head_size: int, owner: str) -> Contract:
+    """A contract checked in Python.
+
+    Raises:
+        ContractError: an alias is not the one that the cache's geometry asks for.
+    """
+    verify_views(views, source, head_size, owner)
+    return PythonContract(
+        source,
+        Seam((views.raw_key, views.raw_value), head_size, owner),
+        Seam((views.canonical_key, views.canonical_value), head_size, owner),
+        owner,
+    )
+
+
+def load_validator(validator: Validator) -> Callable[[torch.Tensor, Views, int, str], Contract]:
+    """The function that makes contracts of the kind asked for.
+
+    Raises:
+        SettingError: the native one was asked for and cannot be loaded here.
+    """
+    if validator is Validator.PYTHON:
+        return python_contract
+    try:
+        from laguna_kv import _contract  # noqa: PLC0415 - it may be absent where the Python one is asked for
+    except (ImportError, AttributeError) as error:
+        remedy = (
+            f"build the extension with a C compiler and run it on torch 2.10 or newer ({error}), or set"
+            f" {VALIDATOR}=python"
+        )
+        raise SettingError(VALIDATOR, "laguna_kv._contract to load", "native", remedy) from error
+
+    def native_contract(source: torch.Tensor, views: Views, head_size: int, owner: str) -> Contract:
+        verify_views(views, source, head_size, owner)
+        raw = _contract.Seam((views.raw_key, views.raw_value), head_size, owner)
+        canonical = _contract.Seam((views.canonical_key, views.canonical_value), head_size, owner)
+        # On drift the native check asks this one to name the field.
+        explain = PythonContract(source, raw, canonical, owner).check
+        return _contract.Contract(source, raw, canonical, explain, owner)
+
+    return native_contract

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``vllm.general_plugins`` entry point, called by vLLM once in each of its processes.
+
+vLLM logs and swallows what fails while an entry point is imported, and lets through what its function raises.
+So this module imports nothing that could fail, and everything strict happens inside ``register``.
+"""
+
+from __future__ import annotations
+
+import os
+
+from laguna_kv.settings import FLAG, Settings, read_flag
+
+
+def register() -> None:
+    """Put the candidate in vLLM's FLASH_ATTN place if the flag is 1; leave vLLM as it is if it is 0 or unset.
+
+    A flag that is set is entered in vLLM's table of known variables, whatever its value: the control arm sets
+    it to 0, and ``--fail-on-environ-validation`` must treat both arms alike. An unset flag touches nothing.
+
+    Raises:
+        SettingError: the flag, the lane or the validator has a value that means nothing.
+    """
+    enabled = read_flag()
+    if FLAG not in os.environ:
+        return
+    from laguna_kv import compat  # noqa: PLC0415 - imports vLLM
+
+    compat.make_variable_known(FLAG, os.environ[FLAG])
+    if not enabled:
+        return
+    Settings.from_environment()
+    compat.override_flash_attention("laguna_kv.backend.LagunaFlashAttentionBackend")

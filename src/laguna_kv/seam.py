@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The seam in Python: what stands in for the cache tensor in vLLM's view expression, and nothing more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from laguna_kv.errors import refuse_seam_call
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Seam:
+    """Answers ``cache.transpose(1, 2).split(head_size, dim=-1)`` with two stored aliases.
+
+    vLLM's ``FlashAttentionImpl`` uses its cache argument once in each method, in that expression. Any other
+    use finds no attribute here and raises, so that a vLLM that does something new with the cache is noticed
+    at once.
+
+    Attributes:
+        views: key and value alias, each [num_blocks, block_size, num_kv_heads, head_size].
+        head_size: the only split width that is answered.
+        owner: the layer, for messages.
+    """
+
+    __slots__ = ("head_size", "owner", "views")
+
+    def __init__(self, views: tuple[torch.Tensor, torch.Tensor], head_size: int, owner: str) -> None:
+        self.views = views
+        self.head_size = head_size
+        self.owner = owner
+
+    def transpose(self, *arguments: object) -> Seam:
+        """The seam itself, for ``transpose(1, 2)``.
+
+        Raises:
+            ContractError: other dimensions were asked for.
+        """
+        if arguments != (1, 2):
+            refuse_seam_call(self.owner, "transpose", "(1, 2)", arguments)
+        return self
+
+    def split(self, *arguments: object, **keywords: object) -> tuple[torch.Tensor, torch.Tensor]:
+        """The stored aliases, for ``split(head_size, dim=-1)``.
+
+        Raises:
+            ContractError: another width or dimension was asked for: the head size drifted.
+        """
+        if arguments != (self.head_size,) or keywords != {"dim": -1}:
+            expected = f"({self.head_size}, dim=-1)"
+            refuse_seam_call(self.owner, "split", expected, (*arguments, *keywords.values()))
+        return self.views

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of one layer's views: none, those of the profiling cache, none, those of the final cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from laguna_kv import views
+from laguna_kv.compat import live_breakable_captures
+from laguna_kv.errors import LifecycleError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from laguna_kv.contract import Contract
+    from laguna_kv.views import Views
+
+MOST_BUILDS = 2
+"""The profiling cache's views and the final cache's. Rule: preregistration, lifecycle addendum: exactly one
+initialisation may follow the invalidation."""
+
+
+class ViewState:
+    """Holds one complete contract or none, and counts what happened to it.
+
+    A contract is made whole before it is stored, so there is no partial state to keep. Nothing but
+    ``invalidate`` discards one, and nothing but vLLM's own clearing of a layer's cache calls that (see
+    ``backend``).
+
+    Attributes:
+        owner: the layer's name once it is known, for messages and for the proof.
+        contract: the present state; None where nothing is built.
+        builds: how many states were built.
+        invalidations: how many states were discarded.
+    """
+
+    __slots__ = (
+        "_make_contract",
+        "_past_forward_hits",
+        "_past_update_hits",
+        "builds",
+        "contract",
+        "invalidations",
+        "owner",
+    )
+
+    def __init__(self, make_contract: Callable[[torch.Tensor, Views, int, str], Contract]) -> None:
+        self._make_contract = make_contract
+        self._past_forward_hits = 0
+        self._past_update_hits = 0
+        self.owner = "layer not used yet"
+        self.contract: Contract | None = None
+        self.builds = 0
+        self.invalidations = 0
+
+    @property
+    def forward_hits(self) -> int:
+        """Uses by the attention forward that held, in all states."""
+        return self._past_forward_hits + (self.contract.forward_hits if self.contract else 0)
+
+    @property
+    def update_hits(self) -> int:
+        """Uses by the cache update that held, in all states."""
+        return self._past_update_hits + (self.contract.update_hits if self.contract else 0)
+
+    def build(self, kv_cache: torch.Tensor, head_size: int) -> Contract:
+        """Build the one state that may be built now, from the cache that is bound now.
+
+        Args:
+            kv_cache: [num_blocks, num_kv_heads, block_size, 2 * head_size].
+            head_size: in elements.
+
+        Raises:
+            LifecycleError: a state exists; or the final cache's state has already been; or breakable graphs
+                captured on the cache cleared since could still be replayed: they hold its address.
+            ContractError: the aliases made are not those that the cache's geometry asks for.
+        """
+        if self.contract is not None:
+            raise LifecycleError(self.owner, "no state", "a complete one, which only a cleared cache discards")
+        if self.builds >= MOST_BUILDS:
+            seen = f"{self.builds} states built, {self.invalidations} invalidated"
+            raise LifecycleError(self.owner, "one profiling and one final cache in a process", seen)
+        if self.invalidations and (captures := live_breakable_captures()):
+            seen = f"the cache cleared under {captures} captured graph(s) that hold its address"
+            raise LifecycleError(self.owner, "no captured graph to outlive the cache it was captured on", seen)
+        contract = self._make_contract(kv_cache, views.build_views(kv_cache, head_size), head_size, self.owner)
+        self.contract = contract
+        self.builds += 1
+        return contract
+
+    def invalidate(self) -> None:
+        """Discard the whole state, if there is one, and with it every reference to the cache's memory."""
+        if self.contract is None:
+            return
+        self._past_forward_hits += self.contract.forward_hits
+        self._past_update_hits += self.contract.update_hits
+        self.contract = None
+        self.invalidations += 1

@@ -165,7 +165,7 @@ def parse_campaign(content: bytes, name: str) -> Campaign:
         name: what an error calls the file.
 
     Raises:
-        CampaignError: not UTF-8 or TOML (a doubled key is not), an unknown, missing or mistyped key; the first is named.
+        CampaignError: not UTF-8, not TOML (a doubled key), or an unknown, missing or mistyped key; the first is named.
     """
     try:
         return Campaign.model_validate(tomllib.loads(content.decode("utf-8")))

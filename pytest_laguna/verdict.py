@@ -8,7 +8,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
 USAGE_EXIT_CODE = 4
 """pytest's own exit code for a wrong call; a refused gate ends with it."""

@@ -66,9 +66,13 @@ class Journal:
             UnusableEvidenceError: the data has no canonical JSON form.
         """
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
-        line = files.canonical_json(
-            {"sequence": self._sequence, "previous": self._head, "time": now, "kind": kind, "data": dict(data)}
-        )
+        line = files.canonical_json({
+            "sequence": self._sequence,
+            "previous": self._head,
+            "time": now,
+            "kind": kind,
+            "data": dict(data),
+        })
         files.write_all(self._descriptor, line + b"\n")
         self._sequence += 1
         self._head = files.sha256_bytes(line)

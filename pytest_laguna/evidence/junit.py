@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Mapping
 from typing import Literal
+from xml.etree import ElementTree
 
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 
@@ -115,7 +115,7 @@ def read_junit(content: bytes) -> Report:
     """Read a report that ``write_junit`` made, taking nothing on trust.
 
     Raises:
-        UnusableEvidenceError: not XML, a document type, no or several suites, a count that is missing or is not what the
+        UnusableEvidenceError: not XML, a document type, no or several suites, a count that is missing or not what the
             cases add up to, a skipped, doubled, nameless or unknown element, or a result whose type is not a verdict.
     """
     if b"<!" in content:

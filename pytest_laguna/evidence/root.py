@@ -158,8 +158,8 @@ def take_manifest(directory: Path) -> Manifest:
     """List and hash everything in an attempt but the manifest and the receipt.
 
     Raises:
-        UnusableEvidenceError: a symbolic link, a device or another entry that is neither file nor directory, a name that
-            is not UTF-8, or a file that cannot be read; it is named.
+        UnusableEvidenceError: a symbolic link, a device or anything else that is neither file nor directory, a name
+            that is not UTF-8, or a file that cannot be read; it is named.
     """
     entries = []
     for path in sorted(directory.rglob("*")):
@@ -214,5 +214,6 @@ def difference(stated: Manifest, found: Manifest) -> str | None:
 def seal(directory: Path) -> None:
     """Take the write bits off an attempt: files 0400, directories 0500, the innermost first."""
     for path in sorted(directory.rglob("*"), reverse=True):
-        path.chmod(0o500 if path.is_dir() else 0o400, follow_symlinks=False)
+        if not path.is_symlink():
+            path.chmod(0o500 if path.is_dir() else 0o400)
     directory.chmod(0o500)

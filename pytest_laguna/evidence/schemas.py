@@ -91,6 +91,24 @@ class AttemptStart(Schema):
     earlier: list[Earlier]
 
 
+class Phase(Schema):
+    """The data of a ``phase`` journal event: set-up, call or teardown of one test.
+
+    Attributes:
+        cause: why it did not pass; empty when it did.
+        reason: one line.
+        detail: the traceback.
+    """
+
+    nodeid: str
+    when: Literal["setup", "call", "teardown"]
+    outcome: Literal["passed", "failed", "skipped"]
+    cause: Literal["", "assertion", "stop", "unusable", "not-proven", "error", "skip"]
+    reason: str
+    detail: str
+    seconds: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+
+
 class ClauseProof(Schema):
     """A proof as the journal holds it."""
 
@@ -153,13 +171,21 @@ def read_model(path: Path, model: type[Model]) -> Model:
     Raises:
         UnusableEvidenceError: not canonical JSON, or not of that form; the first wrong field is named.
     """
-    value = files.read_canonical_json(path)
+    return parse_model(files.read_canonical_json(path), model, path.name)
+
+
+def parse_model(value: JSON, model: type[Model], name: str) -> Model:
+    """Turn a JSON value into its model; ``name`` is what an error calls it.
+
+    Raises:
+        UnusableEvidenceError: not of that form; the first wrong field is named.
+    """
     try:
         return model.model_validate_json(files.canonical_json(value), strict=True)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        message = f"{path.name}: {where}: {first['msg']}"
+        message = f"{name}: {where}: {first['msg']}"
         raise UnusableEvidenceError(message) from error
 
 
@@ -187,4 +213,9 @@ def receipt_statement(
         "journal_head": digests["journal_head"],
         "attempt": start.canonical(),
     }
-    return {"_type": STATEMENT_TYPE, "predicateType": PREDICATE_TYPE, "subject": subjects, "predicate": predicate}
+    return {
+        "_type": STATEMENT_TYPE,
+        "predicateType": PREDICATE_TYPE,
+        "subject": subjects,
+        "predicate": predicate,
+    }

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a session's journal to the verdict of each clause and of the gate.
+
+Every clause starts as NOT_PROVEN; it becomes PASS only when each rule below has nothing to say against it. A rule
+returns None or the verdict and the reason that it found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from pytest_laguna.evidence.journal import Event
+from pytest_laguna.evidence.schemas import Analysis, ClauseProof, ClauseResult, Phase, parse_model
+from pytest_laguna.verdict import Verdict, worst
+
+Finding: TypeAlias = tuple[Verdict, str]
+
+PHASES = ("setup", "call", "teardown")
+
+CAUSE_VERDICT: Mapping[str, Verdict] = {
+    "assertion": Verdict.FAIL,
+    "stop": Verdict.STOP,
+    "unusable": Verdict.VOID,
+    "not-proven": Verdict.NOT_PROVEN,
+    "skip": Verdict.NOT_PROVEN,
+    "error": Verdict.VOID,
+}
+"""Why a phase did not pass, and what that makes of its clause. An exception nobody planned is a harness defect."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Observed:
+    """What the journal says about one clause."""
+
+    clause: str
+    nodeid: str
+    starts: int
+    phases: tuple[Phase, ...]
+    proofs: tuple[ClauseProof, ...]
+
+
+def ran_once(observed: Observed) -> Finding | None:
+    """Rule ``ran-once``: a test of the frozen list starts once and has each phase at most once; none is run again."""
+    whens = [phase.when for phase in observed.phases]
+    if observed.starts == 0:
+        return Verdict.NOT_PROVEN, "did not run"
+    if observed.starts > 1 or len(set(whens)) != len(whens):
+        return Verdict.VOID, f"ran {observed.starts} times; expected once, without a retry"
+    return None
+
+
+def phases_clean(observed: Observed) -> Finding | None:
+    """Rule ``phases-clean``: a failed or skipped phase decides, set-up before call before teardown."""
+    for phase in observed.phases:
+        if phase.outcome != "passed":
+            verdict = CAUSE_VERDICT.get(phase.cause, Verdict.VOID)
+            if phase.when != "call" and verdict is Verdict.FAIL:
+                verdict = Verdict.VOID
+            return verdict, f"{phase.when}: {phase.reason}"
+    return None
+
+
+def phases_complete(observed: Observed) -> Finding | None:
+    """Rule ``phases-complete``: a test that ended without all its phases took the process with it."""
+    whens = tuple(phase.when for phase in observed.phases)
+    if whens != PHASES:
+        return (
+            Verdict.NOT_PROVEN,
+            f"ended early: {', '.join(whens) or 'no phase'} of {', '.join(PHASES)} is recorded",
+        )
+    return None
+
+
+def proof_given(observed: Observed) -> Finding | None:
+    """Rule ``proof-given``: a test that passes without a proof has shown nothing (a bare return counts as passed)."""
+    if not observed.proofs:
+        return Verdict.NOT_PROVEN, "passed without a proof; expected the test to call prove(...)"
+    return None
+
+
+CLAUSE_RULES: Mapping[str, Callable[[Observed], Finding | None]] = {
+    "ran-once": ran_once,
+    "phases-clean": phases_clean,
+    "phases-complete": phases_complete,
+    "proof-given": proof_given,
+}
+
+
+def session_finished(events: Sequence[Event]) -> Finding | None:
+    """Rule ``session-finished``: the journal starts and ends as a whole session does."""
+    kinds = [event.kind for event in events]
+    if kinds[:1] != ["session-started"] or kinds.count("session-started") != 1:
+        return Verdict.NOT_PROVEN, "the journal does not start with the session's start"
+    if kinds[-1:] != ["session-finished"] or kinds.count("session-finished") != 1:
+        return Verdict.NOT_PROVEN, "the session ended early: the journal has no end"
+    return None
+
+
+def session_ended_well(events: Sequence[Event]) -> Finding | None:
+    """Rule ``session-ended-well``: pytest's own exit status is 0 or 1; an interrupt or a crash proves nothing."""
+    statuses = [event.data.get("exit_status") for event in events if event.kind == "session-finished"]
+    if statuses not in ([0], [1]):
+        return Verdict.NOT_PROVEN, f"pytest ended with exit status {statuses}; expected 0 or 1"
+    return None
+
+
+def no_problem(events: Sequence[Event]) -> Finding | None:
+    """Rule ``no-problem``: what the session itself found wrong makes its evidence unusable."""
+    for event in events:
+        if event.kind == "problem":
+            return Verdict.VOID, str(event.data.get("reason"))
+    return None
+
+
+def nothing_else_ran(events: Sequence[Event], nodeids: frozenset[str]) -> Finding | None:
+    """Rule ``nothing-else-ran``: only tests of the frozen list ran."""
+    others = sorted({str(event.data["nodeid"]) for event in events if "nodeid" in event.data} - nodeids)
+    if others:
+        return Verdict.VOID, f"{others[0]} ran; it is not in the campaign's frozen list"
+    return None
+
+
+SESSION_RULES: Mapping[str, Callable[[Sequence[Event]], Finding | None]] = {
+    "session-finished": session_finished,
+    "session-ended-well": session_ended_well,
+    "no-problem": no_problem,
+}
+
+
+def judge(clauses: Sequence[tuple[str, str]], events: Sequence[Event]) -> Analysis:
+    """The verdict object of a session.
+
+    Args:
+        clauses: the frozen clause ids and node ids, in order.
+        events: the journal.
+
+    Returns:
+        Each clause with its verdict, and the gate's: the worst of them and of the session's own rules.
+
+    Raises:
+        UnusableEvidenceError: an event does not have the fields of its kind.
+    """
+    results = [_judge_clause(_observe(clause, nodeid, events)) for clause, nodeid in clauses]
+    findings = [rule(events) for rule in SESSION_RULES.values()]
+    findings.append(nothing_else_ran(events, frozenset(nodeid for _, nodeid in clauses)))
+    of_session = [finding for finding in findings if finding is not None]
+    of_clauses = [(result.verdict, f"{result.clause}: {result.reason}") for result in results]
+    verdict = worst(verdict for verdict, _ in of_session + of_clauses)
+    reason = next((text for found, text in of_session + of_clauses if found is verdict), "the gate has no clause")
+    if verdict is Verdict.PASS:
+        reason = f"{len(results)} clauses proven"
+    return Analysis(verdict=verdict, reason=reason, clauses=results)
+
+
+def _judge_clause(observed: Observed) -> ClauseResult:
+    findings = (rule(observed) for rule in CLAUSE_RULES.values())
+    verdict, reason = next((finding for finding in findings if finding is not None), (Verdict.PASS, ""))
+    return ClauseResult(
+        clause=observed.clause,
+        nodeid=observed.nodeid,
+        verdict=verdict,
+        reason=reason,
+        detail="\n".join(phase.detail for phase in observed.phases if phase.detail),
+        seconds=round(sum(phase.seconds for phase in observed.phases), 3),
+        proofs=list(observed.proofs),
+    )
+
+
+def _observe(clause: str, nodeid: str, events: Sequence[Event]) -> Observed:
+    own = [event for event in events if event.data.get("nodeid") == nodeid]
+    return Observed(
+        clause=clause,
+        nodeid=nodeid,
+        starts=sum(event.kind == "test-started" for event in own),
+        phases=tuple(_phase(event) for event in own if event.kind == "phase"),
+        proofs=tuple(_proof(event) for event in own if event.kind == "proof"),
+    )
+
+
+def _phase(event: Event) -> Phase:
+    return parse_model(event.data, Phase, f"journal event {event.sequence}")
+
+
+def _proof(event: Event) -> ClauseProof:
+    data = {name: value for name, value in event.data.items() if name != "nodeid"}
+    return parse_model(data, ClauseProof, f"journal event {event.sequence}")

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One attempt at a gate: from its directory and ``attempt.json`` through the journal to the sealed receipt."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from pathlib import Path
+
+from pytest_laguna import verification
+from pytest_laguna.evidence import files, root
+from pytest_laguna.evidence.journal import EventKind, Journal
+from pytest_laguna.evidence.junit import read_junit
+from pytest_laguna.evidence.schemas import Analysis, AttemptStart, Earlier, Identity, Previous
+from pytest_laguna.precondition import Gate
+from pytest_laguna.verdict import JSON, UnusableEvidenceError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Precondition:
+    """What was settled before the attempt and is written into ``attempt.json``.
+
+    Attributes:
+        identity: the digests that tie the gates together.
+        record: everything else about sources, packages, environment and host; becomes ``evidence/identity.json``.
+        previous: the attempt of the gate before.
+        earlier: this gate's earlier attempts.
+    """
+
+    identity: Identity
+    record: dict[str, JSON]
+    previous: Previous | None
+    earlier: list[Earlier]
+
+
+class Attempt:
+    """An open attempt.
+
+    The first write that fails is kept as ``broken``; after it nothing more is written, and the attempt never gets a
+    receipt: what is on the disk by then stays there.
+    """
+
+    def __init__(self, gate: Gate, precondition: Precondition, *, plugins: list[str], arguments: list[str]) -> None:
+        """Create the directory, the identity record, ``attempt.json`` and the journal.
+
+        Raises:
+            RootError: the attempt's directory exists already.
+            OSError: something could not be written.
+        """
+        number = len(precondition.earlier) + 1
+        self.directory = root.open_attempt(gate.lane_directory / f"gate{gate.options.gate}", number)
+        self.broken = ""
+        record = files.canonical_json(precondition.record)
+        files.write_new(self.directory / root.IDENTITY, record)
+        files.write_new(self.directory / root.CAMPAIGN, gate.options.campaign.read_bytes())
+        self._start = AttemptStart(
+            campaign_name=gate.campaign.name,
+            lane=gate.lane,
+            gate=gate.options.gate,
+            attempt=number,
+            nonce=secrets.token_hex(16),
+            clauses=list(gate.clauses.items()),
+            plugins=plugins,
+            arguments=arguments,
+            cards=list(gate.options.cards),
+            identity=precondition.identity,
+            record=files.sha256_bytes(record),
+            previous=precondition.previous,
+            earlier=precondition.earlier,
+        )
+        content = files.canonical_json(self._start.canonical())
+        files.write_new(self.directory / root.ATTEMPT, content)
+        self._journal = Journal(self.directory / root.JOURNAL, files.sha256_bytes(content))
+        self.append("session-started", nonce=self._start.nonce)
+
+    def append(self, kind: EventKind, **data: JSON) -> None:
+        """Write an event to the journal; a failure is kept in ``broken`` instead of raised."""
+        if self.broken:
+            return
+        try:
+            self._journal.append(kind, **data)
+        except (OSError, UnusableEvidenceError) as error:
+            self.break_off(error)
+
+    def break_off(self, error: Exception) -> None:
+        """Keep the reason why evidence can no longer be written."""
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        self.broken = f"evidence cannot be written to {self.directory}: {reason}; free the disk and run again"
+
+    def clause_directory(self, clause: str) -> Path:
+        """A clause's own directory for evidence files."""
+        directory = self.directory / root.EVIDENCE / clause
+        directory.mkdir(mode=files.PRIVATE_DIRECTORY, exist_ok=True)
+        return directory
+
+    def finish(self, exit_status: int) -> Analysis | None:
+        """End the journal, derive the verdict, write the report and, last, the receipt; seal.
+
+        Args:
+            exit_status: pytest's own.
+
+        Returns:
+            The verdict object; None when ``broken`` says why there is none.
+        """
+        self.append("session-finished", exit_status=exit_status)
+        self._journal.close()
+        if self.broken:
+            return None
+        try:
+            return self._seal()
+        except (OSError, UnusableEvidenceError) as error:
+            self.break_off(error)
+            return None
+
+    def _seal(self) -> Analysis:
+        directory = self.directory
+        analysis = verification.derive_analysis(directory, self._start)
+        junit = verification.derive_junit(self._start, analysis)
+        files.write_new(directory / root.ANALYSIS, files.canonical_json(analysis.canonical()))
+        files.write_new(directory / root.JUNIT, junit)
+        read_junit(files.read_bytes(directory / root.JUNIT, limit=len(junit)))
+        manifest = root.take_manifest(directory)
+        files.write_new(directory / root.MANIFEST, files.canonical_json(manifest.canonical()))
+        receipt = verification.derive_receipt(directory, self._start, analysis, manifest)
+        files.write_new(directory / root.RECEIPT, receipt)
+        root.seal(directory)
+        return analysis

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The identity record of an attempt: what was there, as far as a process without torch and vLLM can see."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_laguna.campaign import Campaign
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.schemas import Identity
+from pytest_laguna.identity import source
+from pytest_laguna.verdict import JSON
+
+ENVIRONMENT_PREFIXES = (
+    "VLLM", "LAGUNA", "ZE_", "ZES_", "SYCL", "UR_", "CCL_", "FI_", "ONEAPI_", "IPEX_", "TORCH", "PYTORCH_", "TRITON_",
+    "LD_", "CUDA_", "NCCL_", "OMP_", "MKL_", "KMP_", "OPENBLAS_",
+)  # fmt: skip
+"""Variables that can change what a runtime does. Others may hold secrets and are recorded as a count only."""
+
+
+def take_identity(campaign: Campaign, project: Path) -> tuple[Identity, dict[str, JSON]]:
+    """Digests that the gates of a campaign share, and the record of everything else.
+
+    Args:
+        campaign: the campaign that runs.
+        project: pytest's root directory.
+
+    Raises:
+        IdentityError: the candidate's package is not installed.
+        OSError: a source file cannot be read.
+    """
+    nodeids = [nodeid for gate in campaign.gates for nodeid in campaign.gate_clauses(gate).values()]
+    candidate = source.candidate_sources(campaign.candidate.package)
+    harness = source.harness_sources(project, nodeids)
+    identity = Identity(
+        campaign=campaign.digest,
+        candidate=files.digest_of(dict(candidate)),
+        harness=files.digest_of(dict(harness)),
+    )
+    record: dict[str, JSON] = {
+        "schema": "pytest-laguna-identity-v1",
+        "candidate": dict(candidate),
+        "harness": dict(harness),
+        "binaries": dict(source.package_files(campaign.candidate.package, source.BINARY_SUFFIXES)),
+        "git": source.git_state(project),
+        "python": {"version": sys.version, "executable": sys.executable},
+        "packages": dict(_packages()),
+        "environment": _environment(os.environ),
+        "host": {"system": platform.platform(), "processors": os.cpu_count()},
+    }
+    return identity, record
+
+
+def _packages() -> dict[str, str]:
+    """Every installed distribution by name, with its version."""
+    return {
+        distribution.name: distribution.version
+        for distribution in sorted(importlib.metadata.distributions(), key=lambda found: found.name.lower())
+    }
+
+
+def _environment(environment: Mapping[str, str]) -> dict[str, JSON]:
+    recorded: dict[str, JSON] = {
+        name: environment[name] for name in sorted(environment) if name.startswith(ENVIRONMENT_PREFIXES)
+    }
+    others = sorted(environment.keys() - recorded.keys())
+    return {"recorded": recorded, "others": len(others), "names_sha256": files.digest_of(list(others))}

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which sources an attempt ran: the candidate's and the harness's files, by path and SHA-256."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from pytest_laguna.evidence import files
+from pytest_laguna.verdict import JSON
+
+SOURCE_SUFFIXES = frozenset({".py", ".pyi", ".c", ".h"})
+BINARY_SUFFIXES = frozenset({".so"})
+
+
+class IdentityError(Exception):
+    """Something that must be identified cannot be found: one line that names it."""
+
+
+def package_directory(package: str) -> Path:
+    """Where an installed package lies, found without importing it.
+
+    Raises:
+        IdentityError: it is not installed, or is not a package with one directory.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        message = f"package {package}: not installed in {os.fspath(Path(importlib.util.__file__).parent)}; install it"
+        raise IdentityError(message)
+    return Path(spec.origin).parent
+
+
+def package_files(package: str, suffixes: frozenset[str]) -> dict[str, str]:
+    """The files of an installed package with these suffixes: path below the package to SHA-256."""
+    directory = package_directory(package)
+    found = (path for path in directory.rglob("*") if path.suffix in suffixes and "__pycache__" not in path.parts)
+    return {f"{package}/{path.relative_to(directory).as_posix()}": files.sha256_file(path) for path in sorted(found)}
+
+
+def candidate_sources(package: str) -> dict[str, str]:
+    """The candidate's sources. Its compiled parts differ from machine to machine and are recorded, not compared."""
+    return package_files(package, SOURCE_SUFFIXES)
+
+
+def harness_sources(project: Path, nodeids: Iterable[str]) -> dict[str, str]:
+    """The sources that judge: this package, the gate's test files with their neighbours, and the conftest above them.
+
+    Args:
+        project: pytest's root directory, against which node ids are written.
+        nodeids: the node ids of all gates of the campaign.
+    """
+    tests = {project / nodeid.partition("::")[0] for nodeid in nodeids}
+    folders = {test.parent for test in tests} | {project}
+    own = {path for folder in folders for path in folder.glob("*.py") if folder != project or path in tests}
+    own |= {path for path in [project / "conftest.py"] if path.exists()}
+    return package_files("pytest_laguna", SOURCE_SUFFIXES) | {
+        path.relative_to(project).as_posix(): files.sha256_file(path) for path in sorted(own)
+    }
+
+
+def git_state(project: Path) -> JSON:
+    """Commit, tree and whether anything is changed or untracked; None outside a git checkout."""
+    commit = _git(project, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    status = _git(project, "status", "--porcelain=v2", "-z", "--untracked-files=all")
+    return {
+        "commit": commit.strip(),
+        "tree": (_git(project, "rev-parse", "HEAD^{tree}") or "").strip(),
+        "dirty": status != "",
+    }
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    command = ["git", "-c", "safe.directory=*", "-C", str(directory), *arguments]
+    try:
+        result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    except FileNotFoundError:
+        return None
+    return result.stdout if result.returncode == 0 else None

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of a gate session: the table that pytest is told, and the frozen object made from it.
+
+Imports pytest and the standard library only: this module is loaded in every pytest run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+DEFAULT_CAMPAIGN = "campaigns/laguna-persistent-kv-views.toml"
+DEFAULT_SEALED_ROOT = "sealed"
+LANES = ("cpu", "cuda", "xpu")
+GATES = (1, 2, 3)
+
+# House style for help texts: lower case, no full stop, the default last in round brackets.
+TABLE = (
+    ("--gate", "N", "run gate N of a campaign: 1 CPU/static, 2 exact diagnostic, 3 endpoint"),
+    ("--campaign", "FILE", f"the campaign to run ({DEFAULT_CAMPAIGN})"),
+    ("--device", "LANE", "lane of gates 2 and 3: cpu, cuda or xpu (the campaign's lane)"),
+    (
+        "--cards",
+        "LIST",
+        "cards to lease, by number or UUID, joined by commas: 0,1,2,3 (gates 2 and 3 need it)",
+    ),
+    ("--sealed-root", "DIR", f"where attempts are written ({DEFAULT_SEALED_ROOT})"),
+)
+
+# A gate runs its frozen list and nothing decides differently in between: what is not named here is refused.
+_ALLOWED_FLAGS = re.compile(
+    r"-[qvsl]+|-r[a-zA-Z]*|--(verbose|quiet|no-header|no-summary|full-trace|showlocals|strict(-markers|-config)?)"
+)
+_ALLOWED_VALUES = re.compile(
+    r"--(gate|campaign|device|cards|sealed-root|junit-?xml|color|code-highlight|tb|show-capture|capture|durations"
+    r"|durations-min|verbosity|import-mode|basetemp|rootdir)"
+)
+# Plugins that may be switched off: none of them takes part in a gate.
+_ALLOWED_WITHOUT = re.compile(r"-pno:(cacheprovider|xdist|timeout|pytest_timeout|hypothesispytest|anyio|randomly)")
+
+_CARD = re.compile(r"[0-9]{1,3}|[A-Za-z][A-Za-z0-9:._-]{3,63}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GateOptions:
+    """What the command line asks for.
+
+    Attributes:
+        gate: 1, 2 or 3.
+        campaign: absolute path of the campaign file.
+        lane: the lane that ``--device`` names; None means the campaign's own.
+        cards: the cards that ``--cards`` names, in order.
+        sealed_root: absolute path.
+        junit: absolute path that ``--junitxml`` names, which gets a copy of the attempt's report.
+    """
+
+    gate: int
+    campaign: Path
+    lane: str | None
+    cards: tuple[str, ...]
+    sealed_root: Path
+    junit: Path | None
+
+    @classmethod
+    def from_config(cls, config: pytest.Config) -> GateOptions:
+        """Read and check the options of a session that was given ``--gate``.
+
+        Raises:
+            pytest.UsageError: a value is not one of those allowed; option, value and what is expected are named.
+        """
+        gate = parse_gate(config.getoption("gate"))
+        lane = config.getoption("device")
+        if lane is not None and lane not in LANES:
+            message = f"--device={lane}: no such lane; expected one of {', '.join(LANES)}"
+            raise pytest.UsageError(message)
+        cards = config.getoption("cards")
+        if cards is not None and gate == 1:
+            raise pytest.UsageError("--cards belongs to gates 2 and 3; gate 1 is CPU work: drop --cards")
+        junit = config.getoption("xmlpath", None)
+        here = config.invocation_params.dir
+        return cls(
+            gate=gate,
+            campaign=_absolute(config.getoption("campaign"), here, config.rootpath / DEFAULT_CAMPAIGN),
+            lane=lane,
+            cards=parse_cards(cards) if cards is not None else (),
+            sealed_root=_absolute(config.getoption("sealed_root"), here, config.rootpath / DEFAULT_SEALED_ROOT),
+            junit=Path(os.path.abspath(here / junit)) if junit else None,  # noqa: PTH100 - keeps symbolic links
+        )
+
+
+def _absolute(value: str | None, base: Path, default: Path) -> Path:
+    # abspath and not resolve(): a symbolic link in the path must stay visible to the check that refuses it
+    return Path(os.path.abspath(base / value)) if value else default  # noqa: PTH100
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Tell pytest the option table."""
+    group = parser.getgroup("laguna", "gates (pytest-laguna)")
+    for name, metavar, text in TABLE:
+        group.addoption(name, metavar=metavar, default=None, help=text)
+
+
+def parse_gate(text: str) -> int:
+    """The gate number.
+
+    Raises:
+        pytest.UsageError: not 1, 2 or 3.
+    """
+    if text not in {str(gate) for gate in GATES}:
+        message = f"--gate={text}: no such gate; expected one of {', '.join(str(gate) for gate in GATES)}"
+        raise pytest.UsageError(message)
+    return int(text)
+
+
+def parse_cards(text: str) -> tuple[str, ...]:
+    """The cards of a list such as ``0,1,2,3``, in order.
+
+    Raises:
+        pytest.UsageError: an entry is empty, doubled, or neither a number nor a UUID.
+    """
+    cards = tuple(text.split(","))
+    for card in cards:
+        if not _CARD.fullmatch(card):
+            message = (
+                f"--cards={text}: {card!r} is not a card; expected numbers or UUIDs joined by commas, such as 0,1,2,3"
+            )
+            raise pytest.UsageError(message)
+        if cards.count(card) > 1 or (card.isdigit() and str(int(card)) != card):
+            message = f"--cards={text}: card {card} is named twice or oddly; expected each card once, as 0,1,2,3"
+            raise pytest.UsageError(message)
+    return cards
+
+
+def check_arguments(config: pytest.Config) -> None:
+    """Refuse whatever could change which tests a gate runs or how they are judged.
+
+    Raises:
+        pytest.UsageError: an argument that is not on the list of those that leave a gate alone; it is named.
+    """
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+        if os.environ.get(name):
+            message = f"{name} is set; a gate takes its arguments from the command line alone: env -u {name} pytest ..."
+            raise pytest.UsageError(message)
+    typed = [(argument, "the command line") for argument in config.invocation_params.args]
+    typed += [(argument, "addopts") for argument in config.getini("addopts")]
+    arguments = iter(typed)
+    for argument, place in arguments:
+        if argument == "-p":
+            argument += next(arguments, ("", place))[0]  # noqa: PLW2901 - its value is the next argument
+        name = argument.partition("=")[0]
+        if not argument.startswith("-") or _ALLOWED_FLAGS.fullmatch(argument) or _ALLOWED_VALUES.fullmatch(name):
+            continue
+        if not _ALLOWED_WITHOUT.fullmatch(argument):
+            message = (
+                f"{argument} (from {place}) is refused in a gate: it runs its frozen list, each test once: drop it"
+            )
+            raise pytest.UsageError(message)

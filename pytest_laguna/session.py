@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A gate session from precondition to receipt: the pytest plugin object that ``--gate`` registers."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import signal
+from collections.abc import Generator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from pytest_laguna import options, verification, watch
+from pytest_laguna.attempt import Attempt, Precondition
+from pytest_laguna.campaign import Campaign, CampaignError, read_campaign
+from pytest_laguna.evidence import files, root
+from pytest_laguna.identity.record import take_identity
+from pytest_laguna.identity.source import IdentityError
+from pytest_laguna.precondition import Gate, find_earlier, find_previous, loaded_runtime, settle
+from pytest_laguna.verdict import (
+    JSON,
+    MeasuredNegativeError,
+    NotProvenError,
+    UnusableEvidenceError,
+    Verdict,
+)
+
+
+class Prove(Protocol):
+    """What the ``prove`` fixture gives to a gate's test."""
+
+    @property
+    def directory(self) -> Path:
+        """The clause's own directory for evidence files, mode 0700."""
+
+    def __call__(self, statement: str, **observed: JSON) -> None:
+        """Record a proof: one line that says what has been shown, and the observations behind it."""
+
+
+_GATE = pytest.StashKey[Gate]()
+_LINE = pytest.StashKey[watch.Line]()
+_CLAUSE = pytest.StashKey[str]()
+_SESSION_PLUGIN = "laguna-session"
+
+
+def choose_files(early_config: pytest.Config, arguments: list[str]) -> None:
+    """Name the gate's test files as what pytest is to collect.
+
+    A campaign that cannot be read is left for ``run`` to refuse, so that ``--help`` keeps working.
+    """
+    known = early_config.known_args_namespace
+    path = Path(known.campaign) if known.campaign else early_config.rootpath / options.DEFAULT_CAMPAIGN
+    try:
+        campaign = read_campaign(early_config.invocation_params.dir / path)
+        clauses = campaign.gate_clauses(options.parse_gate(known.gate))
+    except (CampaignError, pytest.UsageError):
+        return
+    for file in dict.fromkeys(nodeid.partition("::")[0] for nodeid in clauses.values()):
+        path = early_config.rootpath / file
+        if path.exists():
+            arguments.append(str(path))
+            known.file_or_dir.append(str(path))
+
+
+def run(config: pytest.Config) -> int | None:
+    """Check the call, then go on in a watched child process; returns the exit code in the watcher.
+
+    Raises:
+        pytest.UsageError: the call is wrong.
+    """
+    config.stash[_GATE] = settle(config)
+
+    def begin(line: watch.Line) -> None:
+        config.stash[_LINE] = line
+
+    return watch.run_watched(begin, verification.last_words)
+
+
+def open_gate(config: pytest.Config) -> None:
+    """Open the gate: verify the chain, hold the lane, register the session.
+
+    Raises:
+        pytest.UsageError: the gate stays shut; one line with the reason. Nothing has been created then, unless this is
+            the lane's first gate 1.
+    """
+    gate = config.stash.get(_GATE, None)
+    if gate is None:  # --help or --version
+        return
+    try:
+        precondition = _check_chain(gate, config.rootpath)
+    except (root.RootError, IdentityError, UnusableEvidenceError) as error:
+        raise pytest.UsageError(str(error)) from error
+    except OSError as error:
+        message = f"{error.filename}: {error.strerror}; the gate needs to read and write there"
+        raise pytest.UsageError(message) from error
+    config.option.xmlpath = None  # the attempt's report is written by the session, and copied to --junitxml
+    config.pluginmanager.register(GateSession(config, gate, precondition), _SESSION_PLUGIN)
+
+
+def _check_chain(gate: Gate, project: Path) -> Precondition:
+    """Everything that decides whether the gate opens; creates at most the lane's directory, and that for gate 1."""
+    identity, record = take_identity(gate.campaign, project)
+    previous = find_previous(gate, identity)
+    number = gate.options.gate
+    runtime = loaded_runtime()
+    if number > 1 and runtime is not None:
+        message = (
+            f"{runtime} is loaded in the pytest process; gate {number} must not touch a device: find who imports it"
+        )
+        raise pytest.UsageError(message)
+    if number > 1 and not gate.options.cards:
+        message = f"gate {number} needs --cards: nothing is chosen for you; for example --cards=0"
+        raise pytest.UsageError(message)
+    if not gate.clauses:
+        message = f"campaign {gate.campaign.name} names no clauses for gate {number}; there is nothing to run"
+        raise pytest.UsageError(message)
+    root.make_directory(gate.lane_directory)
+    root.lock(gate.lane_directory)  # held until this process ends
+    return Precondition(identity, record, previous, find_earlier(gate, identity))
+
+
+def header(config: pytest.Config) -> str | None:
+    """The plugin's line in pytest's header."""
+    session = config.pluginmanager.get_plugin(_SESSION_PLUGIN)
+    return session.header() if isinstance(session, GateSession) else None
+
+
+class GateSession:
+    """The pytest plugin object of one gate session; it exists only when the gate has opened."""
+
+    def __init__(self, config: pytest.Config, gate: Gate, precondition: Precondition) -> None:
+        """Take what has been settled; the attempt itself opens after collection."""
+        self._config = config
+        self._gate = gate
+        self._precondition = precondition
+        self._attempt: Attempt | None = None
+
+    def header(self) -> str:
+        """Lane, cards, campaign digest and attempt."""
+        cards = f", cards {','.join(self._gate.options.cards)}" if self._gate.options.cards else ""
+        return (
+            f"gate {self._gate.options.gate} of {self._gate.campaign.name}: lane {self._gate.lane}{cards},"
+            f" campaign digest {self._precondition.identity.campaign[:12]},"
+            f" attempt {len(self._precondition.earlier) + 1:04d}"
+        )
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Compare what was collected with the frozen list, then open the attempt."""
+        if session.testsfailed:
+            raise pytest.UsageError("a test file of the gate cannot be collected; the error stands above")
+        self._check_frozen_list([(self._clause_of(item), item.nodeid) for item in session.items])
+        names = {f"{info.project_name} {info.version}" for _, info in self._config.pluginmanager.list_plugin_distinfo()}
+        try:
+            self._attempt = Attempt(
+                self._gate,
+                self._precondition,
+                plugins=sorted(names | {f"pytest {importlib.metadata.version('pytest')}"}),
+                arguments=[str(argument) for argument in self._config.invocation_params.args],
+            )
+        except (root.RootError, OSError) as error:
+            message = f"the attempt cannot be opened under {self._gate.lane_directory}: {error}"
+            raise pytest.UsageError(message) from error
+        self._config.stash[_LINE].attempt(self._attempt.directory)
+
+    def _check_frozen_list(self, found: list[tuple[str, str]]) -> None:
+        expected = list(self._gate.clauses.items())
+        for clause, nodeid in expected:
+            if (clause, nodeid) not in found:
+                message = f"clause {clause}: {nodeid} is not there; expected the test with marks gate and clause"
+                raise pytest.UsageError(message)
+        if found != expected:
+            extra = next((nodeid for clause, nodeid in found if (clause, nodeid) not in expected), "the tests' order")
+            message = f"{extra}: differs from the campaign's frozen list; expected its {len(expected)} tests in order"
+            raise pytest.UsageError(message)
+
+    def _clause_of(self, item: pytest.Item) -> str:
+        gates = [mark.args for mark in item.iter_markers("gate")]
+        clauses = list(item.iter_markers("clause"))
+        if gates != [(self._gate.options.gate,)] or len(clauses) != 1:
+            message = f"{item.nodeid}: expected one mark gate({self._gate.options.gate}) and one mark clause(id)"
+            raise pytest.UsageError(message)
+        if clauses[0].kwargs or len(clauses[0].args) != 1 or not isinstance(clauses[0].args[0], str):
+            message = f"{item.nodeid}: mark clause takes one id and nothing else"
+            raise pytest.UsageError(message)
+        item.stash[_CLAUSE] = clauses[0].args[0]
+        return clauses[0].args[0]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        """Name the test before it runs, so that one which ends the process is known."""
+        if self._attempt is not None:
+            self._attempt.append("test-started", nodeid=item.nodeid)
+            item.session.shouldstop = self._attempt.broken or False
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Write each phase as it ends."""
+        report = yield
+        error = call.excinfo.value if call.excinfo is not None else None
+        cause = _cause(report, error)
+        if self._attempt is not None:
+            self._attempt.append(
+                "phase",
+                nodeid=item.nodeid,
+                when=report.when,
+                outcome=report.outcome,
+                cause=cause,
+                reason=_one_line(report, error) if cause else "",
+                detail=_clean(report.longreprtext) if cause else "",
+                seconds=round(report.duration, 6),
+            )
+        return report
+
+    @pytest.fixture
+    def prove(self, request: pytest.FixtureRequest) -> Prove:
+        """Record the proof of the test's clause; a gate's test that passes without one is NOT_PROVEN."""
+        if self._attempt is None:
+            raise NotProvenError("no attempt is open")
+        item: pytest.Item = request.node
+        return _Prove(self._attempt, item.nodeid, item.stash[_CLAUSE])
+
+    @pytest.fixture
+    def campaign(self) -> Campaign:
+        """The campaign that runs."""
+        return self._gate.campaign
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
+        """After everybody else: derive the verdict, seal, set the exit code."""
+        yield
+        if self._attempt is None:
+            return
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on an interrupt could only lose evidence
+        runtime = loaded_runtime()
+        if self._gate.options.gate > 1 and runtime is not None:
+            self._attempt.append("problem", reason=f"{runtime} was loaded in the pytest process by a test")
+        analysis = self._attempt.finish(int(session.exitstatus))
+        verdict = analysis.verdict if analysis is not None else Verdict.NOT_PROVEN
+        session.exitstatus = verdict.exit_code
+        self._print(verdict, analysis.reason if analysis is not None else self._attempt.broken)
+        if analysis is not None:
+            self._copy_report(self._attempt.directory)
+            self._config.stash[_LINE].verdict(verdict)
+
+    def _copy_report(self, directory: Path) -> None:
+        target = self._gate.options.junit
+        if target is not None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(directory / root.JUNIT, target)
+
+    def _print(self, verdict: Verdict, reason: str) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is None or self._attempt is None:
+            return
+        number = self._gate.options.gate
+        terminal.write_line(f"gate {number}: {verdict}: {reason}")
+        terminal.write_line(f"evidence: {self._attempt.directory}")
+        if verdict is Verdict.PASS and number + 1 in self._gate.campaign.gates:
+            terminal.write_line(f"next: pytest --gate={number + 1}")
+
+
+class _Prove:
+    """The ``prove`` fixture's value."""
+
+    def __init__(self, attempt: Attempt, nodeid: str, clause: str) -> None:
+        self._attempt = attempt
+        self._nodeid = nodeid
+        self.directory = attempt.clause_directory(clause)
+
+    def __call__(self, statement: str, **observed: JSON) -> None:
+        files.canonical_json(dict(observed))  # what cannot be written must fail in the test that said it
+        self._attempt.append("proof", nodeid=self._nodeid, statement=statement, observed=dict(observed))
+
+
+def _cause(report: pytest.TestReport, error: BaseException | None) -> str:
+    """Why a phase did not pass, in the journal's words; empty when it did."""
+    causes: tuple[tuple[type[BaseException], str], ...] = (
+        (UnusableEvidenceError, "unusable"),
+        (MeasuredNegativeError, "stop"),
+        (NotProvenError, "not-proven"),
+        (AssertionError, "assertion"),
+        (pytest.fail.Exception, "assertion"),
+    )
+    if report.outcome == "skipped" or hasattr(report, "wasxfail"):
+        return "skip"  # an expected failure is no proof either
+    if report.outcome == "passed":
+        return ""
+    return next((cause for kind, cause in causes if isinstance(error, kind)), "error")
+
+
+def _one_line(report: pytest.TestReport, error: BaseException | None) -> str:
+    """The first line of what went wrong."""
+    text = str(error) if error is not None else report.longreprtext
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    name = "" if error is None or isinstance(error, AssertionError) else f"{type(error).__name__}: "
+    return _clean(f"{name}{first}"[:500])
+
+
+def _clean(text: str) -> str:
+    """Text that UTF-8 can hold; a test may raise anything."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -25,7 +25,7 @@ GLIBC_MINORS = (31, 34, 39)
 _LEGACY_TAGS = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 # PyTorch's CPU wheel index is not within reach everywhere, so the digests that it publishes for 2.13.0+cpu
-# (manylinux_2_28, x86_64; CPython 3.11, 3.12, 3.13) are kept here. The one that pip reports must be among them.
+# (manylinux_2_28, x86_64; CPython 3.11, 3.12, 3.13) are kept here. pip must report one of them.
 TORCH_VERSION = "2.13.0+cpu"
 TORCH_SHA256 = (
     "6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One arm in a fresh process: ``python -m pytest_laguna.engine.arm REQUEST.json RECORD.json``.
+
+Exactly one cold greedy generation is made and its record written, or there is no record and the last line of standard error
+says in one line why, with the traceback beside the record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arm_record import (
+    Acceptance,
+    ArmRecord,
+    ArmRequest,
+    RankReport,
+    token_digest,
+)
+from pytest_laguna.evidence.schemas import read_model
+
+from . import arms
+
+FAILED = "laguna-arm failed: "
+"""How the one line on standard error begins."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the arm; the exit code is 0 only when its record is on disk."""
+    if len(arguments) != 2:  # noqa: PLR2004
+        sys.stderr.write(f"{FAILED}expected REQUEST.json RECORD.json, got {len(arguments)} arguments\n")
+        return 2
+    request_path, record_path = (Path(argument) for argument in arguments)
+    try:
+        record = run(read_model(request_path, ArmRequest))
+        files.write_new(record_path, files.canonical_json(record.canonical()))
+    except Exception as error:  # noqa: BLE001 - whatever it was, it is told in one line
+        record_path.with_suffix(".traceback").write_text(traceback.format_exc())
+        sys.stderr.write(f"{FAILED}{type(error).__name__}: {' '.join(str(error).split())}\n")
+        return 1
+    return 0
+
+
+def run(request: ArmRequest) -> ArmRecord:
+    """Load the pair, generate once, and say what happened.
+
+    Raises:
+        RuntimeError: the environment is not the arm's.
+    """
+    started = time.monotonic()
+    _require_environment(request)
+    from vllm import LLM, SamplingParams  # noqa: PLC0415 - after the environment has been checked
+
+    arguments = arms.engine_arguments(request)
+    engine = LLM(**arguments)
+    engine.collective_rpc("laguna_watch_attention")
+    sampling = SamplingParams(temperature=0.0, seed=arms.SEED, max_tokens=request.tokens, ignore_eos=True)
+    ready = time.monotonic()
+    [output] = engine.generate([request.prompt], sampling, use_tqdm=False)
+    done = time.monotonic()
+    [completion] = output.outputs
+    token_ids = [int(token) for token in completion.token_ids]
+    return ArmRecord(
+        request=request,
+        token_ids=token_ids,
+        token_sha256=token_digest(token_ids),
+        text_sha256=hashlib.sha256(completion.text.encode()).hexdigest(),
+        finish_reason=str(completion.finish_reason),
+        prompt_tokens=len(output.prompt_token_ids),
+        prompt_token_sha256=token_digest(output.prompt_token_ids),
+        cached_tokens=output.num_cached_tokens,
+        generation_seconds=done - ready,
+        start_seconds=ready - started,
+        acceptance=_acceptance(completion.spec_decode_metrics),
+        ranks=sorted(
+            (RankReport.model_validate(report) for report in engine.collective_rpc("laguna_report")),
+            key=lambda report: report.rank,
+        ),
+        versions=_versions(),
+        configuration={"arguments": arguments, "resolved": _resolved(engine.llm_engine.vllm_config)},
+        environment=dict(sorted(os.environ.items())),
+    )
+
+
+def _require_environment(request: ArmRequest) -> None:
+    for name, expected in arms.environment(request).items():
+        if (seen := os.environ.get(name)) != expected:
+            message = f"{name} is {seen!r} in the arm's environment, expected {expected!r}; start arms with run_arm"
+            raise RuntimeError(message)
+
+
+def _acceptance(metrics: Any) -> Acceptance | None:
+    if metrics is None:
+        return None
+    return Acceptance.from_histogram(metrics.histogram, metrics.num_draft_tokens)
+
+
+def _versions() -> dict[str, str]:
+    import torch  # noqa: PLC0415
+    import transformers  # noqa: PLC0415
+    import vllm  # noqa: PLC0415
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "vllm": vllm.__version__,
+    }
+
+
+def _resolved(config: Any) -> dict[str, Any]:
+    """What vLLM made of the arguments, as plain values taken now: the configuration itself is a live object."""
+    compilation, speculative = config.compilation_config, config.speculative_config
+    return {
+        "architecture": config.model_config.architecture,
+        "dtype": str(config.model_config.dtype),
+        "enforce_eager": config.model_config.enforce_eager,
+        "block_size": config.cache_config.block_size,
+        "num_gpu_blocks": config.cache_config.num_gpu_blocks,
+        "prefix_caching": config.cache_config.enable_prefix_caching,
+        "async_scheduling": config.scheduler_config.async_scheduling,
+        "max_num_seqs": config.scheduler_config.max_num_seqs,
+        "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+        "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
+        "compilation_mode": compilation.mode.name,
+        "cudagraph_mode": compilation.cudagraph_mode.name,
+        "cudagraph_capture_sizes": list(compilation.cudagraph_capture_sizes),
+        "speculative_method": speculative.method if speculative else None,
+        "speculative_tokens": speculative.num_speculative_tokens if speculative else 0,
+        "hybrid_kv_cache_manager": not config.scheduler_config.disable_hybrid_kv_cache_manager,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

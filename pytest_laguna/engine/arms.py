@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each arm is: its environment and its engine arguments, from its request alone. Imports neither torch nor vLLM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_laguna.evidence.arm_record import DRAFT_TOKENS, ArmRequest
+
+FLAG = "VLLM_XPU_LAGUNA_M8_PERSISTENT_KV_CACHE_VIEWS"
+VERIFIED_TOKENS = DRAFT_TOKENS + 1
+"""Tokens of one verification, and so the size of the one graph that is captured."""
+BLOCK_TOKENS = 64
+MAX_MODEL_TOKENS = 512
+SEED = 1
+_CACHE_BYTES = 128 * 1024 * 1024
+
+
+def environment(request: ArmRequest) -> dict[str, str]:
+    """The variables that decide what an arm computes; the launcher sets them, the arm refuses to run under others."""
+    variables = {
+        FLAG: request.arm.flag,
+        "LAGUNA_LANE": request.lane,
+        "LAGUNA_KV_LANE": request.lane,
+        "LAGUNA_PLANTED": request.planted.value,
+        "LAGUNA_COLLECTIVE_BREAKS": "1" if request.collective_breaks else "0",
+        "VLLM_USE_BREAKABLE_CUDAGRAPH": "1" if request.arm.graphs else "0",
+        "VLLM_KV_CACHE_LAYOUT": "NHD",
+        # One rank runs inside the arm's own process: a start costs seconds less, and there is no second process to lose.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if request.tensor_parallel_size == 1 else "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+    }
+    return variables | _LANE_ENVIRONMENTS[request.lane]
+
+
+_LANE_ENVIRONMENTS = {
+    # One thread: no reduction is split differently from run to run, and several arms share a small machine.
+    "cpu": {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
+}
+
+
+def engine_arguments(request: ArmRequest) -> dict[str, Any]:
+    """Keyword arguments of ``vllm.LLM``, JSON values only."""
+    arguments: dict[str, Any] = {
+        "model": request.target,
+        "dtype": "bfloat16",
+        "seed": SEED,
+        "max_model_len": MAX_MODEL_TOKENS,
+        "max_num_batched_tokens": MAX_MODEL_TOKENS,
+        "max_num_seqs": 1,
+        "block_size": BLOCK_TOKENS,
+        "kv_cache_memory_bytes": _CACHE_BYTES,
+        "enable_prefix_caching": False,
+        "tensor_parallel_size": request.tensor_parallel_size,
+        "compilation_config": _compilation(graphs=request.arm.graphs),
+        "worker_extension_cls": "pytest_laguna.engine.probe.RankProbe",
+    }
+    if request.draft is not None:
+        arguments["per_request_spec_decode_metrics"] = "summary"
+        arguments["speculative_config"] = {
+            "method": "dflash",
+            "model": request.draft,
+            "num_speculative_tokens": DRAFT_TOKENS,
+        }
+    return arguments
+
+
+def _compilation(*, graphs: bool) -> dict[str, Any]:
+    """PIECEWISE must be named: by default a uniform batch would run as one whole graph, without a break."""
+    if not graphs:
+        return {"mode": 0, "cudagraph_mode": "NONE"}
+    return {
+        "mode": 0,
+        "cudagraph_mode": "PIECEWISE",
+        "cudagraph_capture_sizes": [VERIFIED_TOKENS],
+        "max_cudagraph_capture_size": VERIFIED_TOKENS,
+    }

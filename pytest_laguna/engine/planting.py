@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Defects put into the candidate's own code on purpose: what a gate must catch, and at which place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from laguna_kv import state, views
+
+from pytest_laguna.evidence.arm_record import Planted
+
+Distort = Callable[[torch.Tensor], torch.Tensor]
+
+
+def plant(planted: Planted) -> None:
+    """Change the candidate in this process, before its first use."""
+    distort = _DISTORTIONS.get(planted)
+    if distort is None:
+        return
+    if planted in {Planted.WRONG_OFFSET, Planted.WRONG_STRIDE}:
+        _before_the_contract(distort)
+    else:
+        _behind_the_contract(distort)
+
+
+def _late_by_one_element(key: torch.Tensor) -> torch.Tensor:
+    return key.as_strided(key.shape, key.stride(), key.storage_offset() + 1)
+
+
+def _token_stride_too_large(key: torch.Tensor) -> torch.Tensor:
+    block, token, head, element = key.stride()
+    return key.as_strided(key.shape, (block, token + 1, head, element), key.storage_offset())
+
+
+_DISTORTIONS = {
+    Planted.WRONG_OFFSET: _late_by_one_element,
+    Planted.WRONG_STRIDE: _token_stride_too_large,
+    Planted.UNCHECKED_WRONG_OFFSET: _late_by_one_element,
+    Planted.UNCHECKED_WRONG_STRIDE: _token_stride_too_large,
+}
+
+
+def _before_the_contract(distort: Distort) -> None:
+    """Every state is born with a wrong canonical key."""
+    build_views = views.build_views
+
+    def build_wrong_views(kv_cache: torch.Tensor, head_size: int) -> views.Views:
+        built = build_views(kv_cache, head_size)
+        return built._replace(canonical_key=distort(built.canonical_key))
+
+    views.build_views = build_wrong_views
+
+
+def _behind_the_contract(distort: Distort) -> None:
+    """Every state is right and checked, and the attention kernel is handed a wrong key all the same."""
+    build = state.ViewState.build
+
+    def build_betrayed(self: state.ViewState, kv_cache: torch.Tensor, head_size: int) -> Any:
+        contract = build(self, kv_cache, head_size)
+        self.contract = _Betrayed(contract, distort)
+        return self.contract
+
+    state.ViewState.build = build_betrayed  # type: ignore[method-assign]
+
+
+class _WrongKey:
+    """A seam that gives a wrong key and leaves the value as it is."""
+
+    def __init__(self, seam: Any, distort: Distort) -> None:
+        self._seam = seam
+        self._distort = distort
+
+    @property
+    def views(self) -> tuple[torch.Tensor, torch.Tensor]:
+        key, value = self._seam.views
+        return self._distort(key), value
+
+    def transpose(self, *arguments: object) -> _WrongKey:
+        self._seam.transpose(*arguments)
+        return self
+
+    def split(self, *arguments: object, **keywords: object) -> tuple[torch.Tensor, torch.Tensor]:
+        self._seam.split(*arguments, **keywords)
+        return self.views
+
+
+class _Betrayed:
+    """A contract whose checks all hold and whose forward then hands out another key than was checked."""
+
+    def __init__(self, contract: Any, distort: Distort) -> None:
+        self._contract = contract
+        self._distort = distort
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._contract, name)
+
+    def forward(self, source: torch.Tensor, /) -> _WrongKey:
+        return _WrongKey(self._contract.forward(source), self._distort)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``laguna_lane`` entry point of ``vllm.general_plugins``: makes a vLLM process ready for the lane it is told to be in.
+
+vLLM swallows an exception raised while a plugin is imported and passes on one raised by the plugin's function: nothing heavy is
+imported here, and everything is decided in the function.
+"""
+
+from __future__ import annotations
+
+import os
+
+LANE = "LAGUNA_LANE"
+PLANTED = "LAGUNA_PLANTED"
+
+
+def register() -> None:
+    """Install the lane named by ``LAGUNA_LANE``; unset means that this vLLM process is none of ours.
+
+    In a process that is ours, ``LAGUNA_PLANTED`` may name a defect to plant in the candidate: a gate's test of itself.
+
+    Raises:
+        ValueError: ``LAGUNA_LANE`` names no lane, or ``LAGUNA_PLANTED`` no defect.
+        RuntimeError: the CPU lane meets a vLLM version that it was not written against.
+    """
+    lane = os.environ.get(LANE)
+    if lane is None:
+        return
+    if lane not in {"cpu", "cuda", "xpu"}:
+        message = f"{LANE} is {lane!r}; expected it unset, 'cpu', 'cuda' or 'xpu'; set it to the lane of this process"
+        raise ValueError(message)
+    if lane == "cpu":  # upstream vLLM needs nothing on a device
+        from .compat.cpu_lane import install_cpu_lane  # noqa: PLC0415 - imports vLLM
+
+        install_cpu_lane()
+    _plant()
+
+
+def _plant() -> None:
+    from pytest_laguna.evidence.arm_record import Planted  # noqa: PLC0415 - most vLLM processes are none of ours
+
+    planted = Planted(os.environ.get(PLANTED, "none"))
+    if planted is not Planted.NONE:
+        from .planting import plant  # noqa: PLC0415 - imports the candidate and vLLM
+
+        plant(planted)

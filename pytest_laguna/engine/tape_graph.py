@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A CUDA graph's stand-in on the CPU: a tape of the operations dispatched in a segment, replayed on the same tensors.
+
+``recording()`` lasts as long as a breakable capture. In it each ``TapeGraph`` records what is dispatched between its
+``capture_begin`` and ``capture_end``. A custom operation whose kernel is Python is not recorded itself: what it dispatches is,
+and so a break reached from inside it can end one tape and begin the next. A tape keeps every tensor that it has seen, which is
+what the memory pool does for a CUDA graph.
+
+What a device graph would refuse is refused here: host values and shapes that depend on data. Not visible to a dispatch mode are
+``Tensor.tolist`` and ``Tensor.numpy``; their values are baked into the tape.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+_ALLOCATIONS = {
+    "aten::empty",
+    "aten::empty_strided",
+    "aten::empty_like",
+    "aten::empty_permuted",
+    "aten::new_empty",
+    "aten::new_empty_strided",
+}
+_INDEXED = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+# In inference mode composite operations reach a dispatch mode whole and without the tags of their parts.
+_DYNAMIC_SHAPE = {
+    "aten::argwhere",
+    "aten::is_nonzero",
+    "aten::masked_select",
+    "aten::nonzero_numpy",
+    "aten::repeat_interleave",
+    "aten::unique_consecutive",
+    "aten::unique_dim",
+    "aten::_unique2",
+}
+# Operations that return a host value which depends on metadata alone.
+_METADATA = {
+    "aten::can_cast",
+    "aten::dim",
+    "aten::is_complex",
+    "aten::is_contiguous",
+    "aten::is_floating_point",
+    "aten::is_same_size",
+    "aten::numel",
+    "aten::result_type",
+    "aten::size",
+    "aten::storage_offset",
+    "aten::stride",
+    "aten::sym_numel",
+    "aten::sym_size",
+    "aten::sym_storage_offset",
+    "aten::sym_stride",
+}
+_HOST_KINDS = {"BoolType", "FloatType", "IntType", "NumberType", "SymIntType"}
+
+
+class CaptureError(RuntimeError):
+    """Something that no graph can hold was dispatched in a capture."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Step:
+    """One recorded call; what it returned anew at capture is where later calls read from."""
+
+    operation: Callable[..., Any]
+    arguments: Sequence[Any]
+    keywords: dict[str, Any]
+    results: tuple[torch.Tensor | None, ...]
+
+    def run(self) -> None:
+        returned = self.operation(*self.arguments, **self.keywords)
+        if not self.results:
+            return
+        fresh = returned if isinstance(returned, (tuple, list)) else (returned,)
+        for kept, new in zip(self.results, fresh, strict=True):
+            if kept is None:
+                continue
+            if new.shape != kept.shape:
+                message = f"{self.operation}: gave shape {tuple(new.shape)} in replay, {tuple(kept.shape)} at capture"
+                raise CaptureError(message)
+            kept.copy_(new)
+
+
+class TapeGraph:
+    """What ``torch.cuda.CUDAGraph`` is to a breakable capture: ``capture_begin``, ``capture_end``, ``replay``."""
+
+    def __init__(self) -> None:
+        self._steps: list[_Step] = []
+        self._inference = False
+
+    def __len__(self) -> int:
+        """Recorded operations."""
+        return len(self._steps)
+
+    def capture_begin(self, pool: object = None) -> None:
+        """Record from here on; ``pool`` is a device's memory pool, of which a tape has no need.
+
+        Raises:
+            CaptureError: outside ``recording()``, or while another tape records.
+        """
+        del pool
+        if not _RECORDER.entered:
+            raise CaptureError("a tape was begun outside recording(); nothing would be recorded")
+        if _RECORDER.tape is not None:
+            raise CaptureError("a tape was begun while another one records; captures do not nest")
+        self._inference = torch.is_inference_mode_enabled()
+        _RECORDER.tape = self
+
+    def capture_end(self) -> None:
+        """Record no more.
+
+        Raises:
+            CaptureError: this tape is not the one that records.
+        """
+        if _RECORDER.tape is not self:
+            raise CaptureError("a tape was ended that does not record")
+        _RECORDER.tape = None
+
+    def replay(self) -> None:
+        """Run what was recorded, on the tensors of the capture."""
+        # In-place operations on inference tensors are refused outside inference mode.
+        with torch.inference_mode() if self._inference else contextlib.nullcontext():
+            for step in self._steps:
+                step.run()
+
+    def record(self, operation: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
+        """Run one operation and put it on the tape.
+
+        Raises:
+            CaptureError: no graph could hold it.
+        """
+        _refuse_host_values(operation, arguments)
+        known = {_storage(tensor) for tensor in _tensors((arguments, keywords))}
+        returned = operation(*arguments, **keywords)
+        fresh = [tensor for tensor in _tensors(returned) if tensor.numel() and _storage(tensor) not in known]
+        if not _computes(operation, fresh):
+            return returned
+        _refuse_overlapping(operation, fresh)
+        self._steps.append(_Step(_replayed(operation), arguments, keywords, _results(operation, returned, fresh)))
+        return returned
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[None]:
+    """Let tapes record; whatever happens inside, nothing is left behind.
+
+    Raises:
+        CaptureError: it is already entered.
+    """
+    if _RECORDER.entered:
+        raise CaptureError("recording() was entered twice; captures do not nest")
+    _RECORDER.entered = True
+    try:
+        with _RECORDER:
+            yield
+    finally:
+        _RECORDER.entered = False
+        _RECORDER.tape = None
+
+
+class _Recorder(TorchDispatchMode):
+    """One mode for the whole of a breakable capture; only the tape changes at a break.
+
+    A mode for each segment would have to be left and entered while the dispatch of the broken operation is under way.
+    """
+
+    tape: TapeGraph | None = None
+    entered = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        keywords = kwargs or {}
+        if self.tape is None:
+            return func(*args, **keywords)
+        key = _python_kernel_key(func)
+        if key is None:
+            return self.tape.record(func, args, keywords)
+        with self:
+            # torch 2.13: the kernel registered under one dispatch key, called without dispatching anew.
+            return func._op_dk(key, *args, **keywords)  # noqa: SLF001
+
+
+_RECORDER = _Recorder()
+
+
+@functools.cache
+def _python_kernel_key(operation: Any) -> Any:
+    """The dispatch key under which an operation has a Python kernel for the CPU, or None when the kernel is native."""
+    namespace, name = operation._schema.name.split("::")  # noqa: SLF001 - torch 2.13
+    overload = operation._schema.overload_name  # noqa: SLF001 - torch 2.13
+    full = f"{namespace}/{name}.{overload}" if overload else f"{namespace}/{name}"
+    for key in ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd"):
+        if f"{full}/{key}" in torch.library._impls:  # noqa: SLF001 - torch 2.13: every kernel registered from Python
+            return getattr(torch._C.DispatchKey, key)  # noqa: SLF001 - torch 2.13
+    return None
+
+
+def _name(operation: Any) -> str:
+    return str(operation._schema.name)  # noqa: SLF001 - torch 2.13
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata  # noqa: SLF001 - torch 2.13: the storage's identity, also where it holds nothing
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def _refuse_host_values(operation: Any, arguments: Sequence[Any]) -> None:
+    name = _name(operation)
+    if name in _INDEXED:
+        indices = [index for index in arguments[1] if index is not None]
+        if any(index.dtype in {torch.bool, torch.uint8} for index in indices):
+            message = f"{name} with a boolean mask in a capture: its shape depends on data"
+            raise CaptureError(message)
+        return
+    returns = operation._schema.returns  # noqa: SLF001 - torch 2.13
+    host_value = name not in _METADATA and any(value.type.kind() in _HOST_KINDS for value in returns)
+    tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    if host_value or name in _DYNAMIC_SHAPE or tags.intersection(operation.tags):
+        message = f"{name} in a capture: its value on the host, or its shape, depends on data"
+        raise CaptureError(message)
+
+
+def _computes(operation: Any, fresh: Sequence[torch.Tensor]) -> bool:
+    """Whether a replay has anything to do: not for an allocation, nor where all that is returned aliases the arguments.
+
+    Which of the two an operation such as ``contiguous`` does cannot be known from its name.
+    """
+    schema = operation._schema  # noqa: SLF001 - torch 2.13
+    if schema.is_mutable or operation.namespace not in {"aten", "prims", "prim"}:
+        return True
+    return bool(fresh) and _name(operation) not in _ALLOCATIONS
+
+
+def _refuse_overlapping(operation: Any, fresh: Sequence[torch.Tensor]) -> None:
+    for tensor in fresh:
+        if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+            message = (
+                f"{_name(operation)} returned a new tensor of strides {tensor.stride()}: a replay cannot write into it"
+            )
+            raise CaptureError(message)
+
+
+def _results(operation: Any, returned: Any, fresh: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+    if not fresh:
+        return ()
+    values = returned if isinstance(returned, (tuple, list)) else (returned,)
+    results = tuple(value if any(value is tensor for tensor in fresh) else None for value in values)
+    if sum(result is not None for result in results) != len(fresh):
+        message = f"{_name(operation)} returned new tensors inside a nested structure: a replay cannot find them"
+        raise CaptureError(message)
+    return results
+
+
+def _replayed(operation: Any) -> Callable[..., Any]:
+    if operation.namespace != "c10d":
+        return operation  # type: ignore[no-any-return]
+
+    def and_wait(*arguments: Any, **keywords: Any) -> Any:
+        # A collective is dispatched and returns at once; the wait that follows it is not dispatched, and so not on the tape.
+        returned = operation(*arguments, **keywords)
+        for leaf in tree_leaves(returned):
+            if isinstance(leaf, torch.ScriptObject):
+                leaf.wait()
+        return returned
+
+    return and_wait

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dimensions of the pair, and the ``config.json`` of each model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+VOCABULARY = 288
+HIDDEN = 64
+HEAD = 128
+KV_HEADS = 2
+FULL_HEADS = 4
+SLIDING_HEADS = 6
+WINDOW = 64
+EPSILON = 1e-6
+MASK_TOKEN = 5
+
+LAYERS = 48
+TRAINED_LAYERS = (0, 1, 2, 3, 44, 45, 46, 47)
+"""The other 40 are quiet: random, and scaled so that they disturb the residual stream but little."""
+DENSE_INTERMEDIATE = 128
+EXPERTS = 4
+EXPERTS_PER_TOKEN = 2
+EXPERT_INTERMEDIATE = 32
+ROUTED_SCALING = 2.5
+
+DRAFT_LAYERS = 2
+DRAFT_INTERMEDIATE = 256
+DRAFT_TOKENS = 7
+TAPS = (1, 11, 22, 33, 46)
+"""The target layers after which the draft reads the residual stream."""
+
+FULL_ROPE = {"partial_rotary_factor": 0.5, "rope_theta": 500000.0, "rope_type": "default"}
+SLIDING_ROPE = {"partial_rotary_factor": 1.0, "rope_theta": 10000.0, "rope_type": "default"}
+
+
+def is_full(layer: int) -> bool:
+    """Whether a layer of the target attends to the whole context; the period is one full, three sliding."""
+    return layer % 4 == 0
+
+
+def heads(layer: int) -> int:
+    """Query heads of a layer of the target."""
+    return FULL_HEADS if is_full(layer) else SLIDING_HEADS
+
+
+def is_dense(layer: int) -> bool:
+    """Whether a layer of the target has a dense MLP in place of experts."""
+    return layer == 0
+
+
+def target_config() -> dict[str, Any]:
+    """``config.json`` of the target, in the form that transformers' ``LagunaConfig`` reads since 5.17."""
+    return _config(
+        layer_types=["full_attention" if is_full(layer) else "sliding_attention" for layer in range(LAYERS)],
+        heads_per_layer=[heads(layer) for layer in range(LAYERS)],
+        mlp_types=["dense" if is_dense(layer) else "sparse" for layer in range(LAYERS)],
+        intermediate=DENSE_INTERMEDIATE,
+    )
+
+
+def draft_config() -> dict[str, Any]:
+    """``config.json`` of the draft; its sliding layers make vLLM run the draft's block causally."""
+    config = _config(
+        layer_types=["sliding_attention"] * DRAFT_LAYERS,
+        heads_per_layer=[SLIDING_HEADS] * DRAFT_LAYERS,
+        mlp_types=["dense"] * DRAFT_LAYERS,
+        intermediate=DRAFT_INTERMEDIATE,
+    )
+    config["draft_vocab_size"] = VOCABULARY
+    config["dflash_config"] = {
+        "target_layer_ids": list(TAPS),
+        "mask_token_id": MASK_TOKEN,
+        "use_aux_hidden_state": True,
+    }
+    return config
+
+
+def _config(
+    layer_types: list[str], heads_per_layer: list[int], mlp_types: list[str], intermediate: int
+) -> dict[str, Any]:
+    return {
+        "architectures": ["LagunaForCausalLM"],
+        "model_type": "laguna",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+        "dtype": "bfloat16",
+        "gating": True,
+        "head_dim": HEAD,
+        "hidden_act": "silu",
+        "hidden_size": HIDDEN,
+        "initializer_range": 0.02,
+        "intermediate_size": intermediate,
+        "layer_types": layer_types,
+        "max_position_embeddings": 2048,
+        "mlp_layer_types": mlp_types,
+        "moe_apply_router_weight_on_input": False,
+        "moe_intermediate_size": EXPERT_INTERMEDIATE,
+        "moe_routed_scaling_factor": ROUTED_SCALING,
+        "moe_router_logit_softcapping": 0.0,
+        "num_attention_heads": heads_per_layer[0],
+        "num_attention_heads_per_layer": heads_per_layer,
+        "num_experts": EXPERTS,
+        "num_experts_per_tok": EXPERTS_PER_TOKEN,
+        "num_hidden_layers": len(layer_types),
+        "num_key_value_heads": KV_HEADS,
+        "output_router_logits": False,
+        "rms_norm_eps": EPSILON,
+        "rope_parameters": {"full_attention": FULL_ROPE, "sliding_attention": SLIDING_ROPE},
+        "router_aux_loss_coef": 0.001,
+        "shared_expert_intermediate_size": EXPERT_INTERMEDIATE,
+        "sliding_window": WINDOW,
+        "tie_word_embeddings": False,
+        "use_cache": True,
+        "vocab_size": VOCABULARY,
+    }

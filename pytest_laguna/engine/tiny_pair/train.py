@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the shipped numbers were made: ``python -m pytest_laguna.engine.tiny_pair.train {target|draft} --target T --draft D``.
+
+``target`` trains the eight layers that are not quiet, with noise on the residual stream where the quiet ones will stand, and
+writes T. ``draft`` grows T to 48 layers, takes the residual stream after the tap layers, trains the draft to say what the grown
+target says, writes D, and puts the trained mask embedding into T, because the draft shares the target's embedding.
+
+The shipped ``draft.safetensors`` is the draft stage's output with 600 steps on the shipped ``target.safetensors``. That was made
+by an earlier form of the target stage: the same recipe and 320 steps, another order of random numbers. Training is
+deterministic on one machine; another CPU may round otherwise, which is why the numbers are shipped and not retrained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn import functional
+
+from . import shape
+from .corpus import batch
+from .model import Weights, draft_forward, target_forward
+from .quiet import quiet_weights
+
+TARGET_STEPS = 320
+DRAFT_STEPS = 600
+_LEARNING_RATE = 3e-3
+_WARM_UP_STEPS = 20
+_FIRST_JUDGED_TOKEN = 48
+"""Before it the stream's parameters may not have been seen yet, so that nobody could know the next token."""
+
+
+def main(arguments: list[str]) -> None:
+    """Train one of the two and report the loss on standard error."""
+    parser = argparse.ArgumentParser(description="Train the tiny pair.")
+    parser.add_argument("stage", choices=["target", "draft"])
+    parser.add_argument("--target", type=Path, required=True, help="safetensors file of the trained target layers")
+    parser.add_argument("--draft", type=Path, help="safetensors file of the draft to write")
+    parser.add_argument("--steps", type=int, help="fewer or more steps than the shipped numbers had")
+    options = parser.parse_args(arguments)
+    torch.use_deterministic_algorithms(True)  # noqa: FBT003 - torch's own signature
+    if options.stage == "target":
+        weights = train_target(options.steps or TARGET_STEPS)
+        _save(weights, options.target)
+        return
+    if options.draft is None:
+        parser.error("the draft stage writes --draft; name it")
+    target = load_file(options.target)
+    draft, mask = train_draft(target, options.steps or DRAFT_STEPS)
+    target["model.embed_tokens.weight"][shape.MASK_TOKEN] = mask.to(torch.bfloat16)
+    _save(draft, options.draft)
+    _save(target, options.target)
+
+
+def train_target(steps: int) -> dict[str, torch.Tensor]:
+    """Train the eight layers on fresh text; the last twelfth of the steps sees long sequences.
+
+    Returns:
+        Float32 weights by their name in ``model.safetensors``.
+    """
+    weights = _initial_target()
+    fixed = {name for name in weights if name.endswith("e_score_correction_bias")}
+    text, noise = random.Random(2), torch.Generator().manual_seed(3)  # noqa: S311 - text, no secret
+    last_of_first_group = shape.TRAINED_LAYERS[3]
+
+    def disturb(layer: int, residual: torch.Tensor) -> torch.Tensor:
+        if layer != last_of_first_group:
+            return residual
+        size = 0.15 * residual.detach().pow(2).mean(-1, keepdim=True).sqrt()
+        return residual + torch.randn(residual.shape, generator=noise) * size
+
+    def loss(step: int) -> torch.Tensor:
+        sequences, tokens = (3, 384) if step >= steps * 0.92 else (8, 112)
+        token_ids = batch(text, sequences, tokens + 1)
+        logits, _ = target_forward(weights, token_ids[:, :-1], layers=shape.TRAINED_LAYERS, disturb=disturb)
+        return functional.cross_entropy(logits.flatten(0, 1), token_ids[:, 1:].flatten())
+
+    _optimise([value for name, value in weights.items() if name not in fixed], loss, steps)
+    return {name: value.detach() for name, value in weights.items()}
+
+
+def train_draft(target: Weights, steps: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Train the draft on what the grown target itself says next.
+
+    Args:
+        target: the trained target layers, bfloat16.
+        steps: optimiser steps.
+
+    Returns:
+        The draft's float32 weights by name, and the embedding of the mask token, [hidden].
+    """
+    grown = {name: value.float() for name, value in (dict(target) | quiet_weights()).items()}
+    token_ids = batch(random.Random(21), 160, 256)  # noqa: S311 - text, no secret
+    taps, said = _taps_and_choices(grown, token_ids)
+    labels = torch.cat([token_ids[:, :1], said[:, :-1]], 1)
+    weights, mask = _initial_draft()
+    fixed = {name for name in weights if name.endswith(("input_layernorm.weight", "k_norm.weight"))}
+    generator = torch.Generator().manual_seed(12)
+    proposed = torch.arange(1, shape.DRAFT_TOKENS + 1)
+    importance = torch.softmax(-(proposed - 1) / 5.0, 0)
+
+    def loss(_step: int) -> torch.Tensor:
+        rows = torch.randint(0, len(token_ids), (12,), generator=generator)
+        last = token_ids.shape[1] - shape.DRAFT_TOKENS
+        anchors = torch.randint(24, last, (12, 16), generator=generator)
+        embedding = grown["model.embed_tokens.weight"].index_copy(0, torch.tensor([shape.MASK_TOKEN]), mask[None])
+        hidden = draft_forward(weights, embedding, token_ids[rows], [tap[rows] for tap in taps], anchors)
+        logits = functional.linear(hidden, grown["lm_head.weight"])
+        wanted = labels[rows].gather(1, (anchors[:, :, None] + proposed).flatten(1))
+        losses = functional.cross_entropy(logits.flatten(0, 2), wanted.flatten(), reduction="none")
+        return (losses.view(-1, shape.DRAFT_TOKENS) * importance).sum(-1).mean()
+
+    _optimise([mask, *(value for name, value in weights.items() if name not in fixed)], loss, steps)
+    return {name: value.detach() for name, value in weights.items()}, mask.detach()
+
+
+def _taps_and_choices(weights: Weights, token_ids: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+    parts, choices = [], []
+    with torch.no_grad():
+        for rows in token_ids.split(4):
+            logits, tapped = target_forward(weights, rows, taps=shape.TAPS)
+            parts.append(torch.stack(tapped))
+            choices.append(logits.argmax(-1))
+    said = torch.cat(choices)
+    right = said[:, _FIRST_JUDGED_TOKEN:-1] == token_ids[:, _FIRST_JUDGED_TOKEN + 1 :]
+    _report(f"the grown target says the text's next token in {right.float().mean():.4f} of all cases")
+    return list(torch.cat(parts, 1)), said
+
+
+def _optimise(parameters: Iterable[torch.Tensor], loss_of: Callable[[int], torch.Tensor], steps: int) -> None:
+    """Adam with warm-up and cosine decay."""
+    trained = list(parameters)
+    for parameter in trained:
+        parameter.requires_grad_(True)  # noqa: FBT003 - torch's own signature
+    optimiser = torch.optim.Adam(trained, lr=_LEARNING_RATE, betas=(0.9, 0.97), eps=1e-9, fused=True)
+    for step in range(steps):
+        decay = 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.02
+        for group in optimiser.param_groups:
+            group["lr"] = _LEARNING_RATE * min(1.0, (step + 1) / _WARM_UP_STEPS) * decay
+        loss = loss_of(step)
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimiser.step()
+        if step % 20 == 0 or step == steps - 1:
+            _report(f"step {step} of {steps}: loss {loss.item():.4f}")
+
+
+def _initial_target() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    weights = {
+        "model.embed_tokens.weight": torch.randn(shape.VOCABULARY, shape.HIDDEN, generator=generator) * 0.5,
+        "model.norm.weight": torch.ones(shape.HIDDEN),
+        "lm_head.weight": torch.randn(shape.VOCABULARY, shape.HIDDEN, generator=generator) * 0.02,
+    }
+    output = (2 * len(shape.TRAINED_LAYERS)) ** -0.5
+    for layer in shape.TRAINED_LAYERS:
+        prefix = f"model.layers.{layer}."
+        query = shape.heads(layer) * shape.HEAD
+        weights |= _attention(f"{prefix}self_attn.", query, output, generator)
+        weights[f"{prefix}input_layernorm.weight"] = torch.ones(shape.HIDDEN)
+        weights[f"{prefix}post_attention_layernorm.weight"] = torch.ones(shape.HIDDEN)
+        if shape.is_dense(layer):
+            weights |= _mlp(f"{prefix}mlp.", shape.DENSE_INTERMEDIATE, output, generator)
+            continue
+        bias = torch.randn(shape.EXPERTS, generator=generator) * 0.05
+        weights[f"{prefix}mlp.experts.e_score_correction_bias"] = bias
+        weights[f"{prefix}mlp.gate.weight"] = _random(shape.EXPERTS, shape.HIDDEN, 1.0, generator)
+        for expert in ["shared_expert", *(f"experts.{number}" for number in range(shape.EXPERTS))]:
+            weights |= _mlp(f"{prefix}mlp.{expert}.", shape.EXPERT_INTERMEDIATE, output, generator)
+    return weights
+
+
+def _initial_draft() -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    generator = torch.Generator().manual_seed(11)
+    weights = {
+        "fc.weight": _random(shape.HIDDEN, shape.HIDDEN * len(shape.TAPS), 1.0, generator),
+        "hidden_norm.weight": torch.ones(shape.HIDDEN),
+        "norm.weight": torch.ones(shape.HIDDEN),
+    }
+    weights |= {f"aux_hidden_norms.{number}.weight": torch.ones(shape.HIDDEN) for number in range(len(shape.TAPS))}
+    for layer in range(shape.DRAFT_LAYERS):
+        prefix = f"layers.{layer}."
+        query = shape.SLIDING_HEADS * shape.HEAD
+        separate = _attention(f"{prefix}self_attn.", query, 0.5, generator)
+        fused = [separate.pop(f"{prefix}self_attn.{name}_proj.weight") for name in ("q", "k", "v")]
+        weights |= separate
+        weights[f"{prefix}self_attn.qkv_proj.weight"] = torch.cat(fused)
+        weights[f"{prefix}input_layernorm.weight"] = torch.ones(shape.HIDDEN)
+        weights[f"{prefix}post_attention_layernorm.weight"] = torch.ones(shape.HIDDEN)
+        weights |= _mlp(f"{prefix}mlp.", shape.DRAFT_INTERMEDIATE, 0.5, generator)
+    return weights, torch.randn(shape.HIDDEN, generator=generator) * 0.5
+
+
+def _random(rows: int, columns: int, scale: float, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(rows, columns, generator=generator) * (scale / math.sqrt(columns))
+
+
+def _attention(prefix: str, query: int, output: float, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    key_value = shape.KV_HEADS * shape.HEAD
+    return {
+        f"{prefix}q_proj.weight": _random(query, shape.HIDDEN, 1.0, generator),
+        f"{prefix}k_proj.weight": _random(key_value, shape.HIDDEN, 1.0, generator),
+        f"{prefix}v_proj.weight": _random(key_value, shape.HIDDEN, 1.0, generator),
+        f"{prefix}o_proj.weight": _random(shape.HIDDEN, query, output, generator),
+        f"{prefix}g_proj.weight": _random(query // shape.HEAD, shape.HIDDEN, 0.1, generator),
+        f"{prefix}q_norm.weight": torch.ones(shape.HEAD),
+        f"{prefix}k_norm.weight": torch.ones(shape.HEAD),
+    }
+
+
+def _mlp(prefix: str, intermediate: int, output: float, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    return {
+        f"{prefix}gate_proj.weight": _random(intermediate, shape.HIDDEN, 1.0, generator),
+        f"{prefix}up_proj.weight": _random(intermediate, shape.HIDDEN, 1.0, generator),
+        f"{prefix}down_proj.weight": _random(shape.HIDDEN, intermediate, output, generator),
+    }
+
+
+def _save(weights: Weights, path: Path) -> None:
+    save_file({name: value.to(torch.bfloat16).contiguous() for name, value in weights.items()}, path)
+
+
+def _report(line: str) -> None:
+    sys.stderr.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

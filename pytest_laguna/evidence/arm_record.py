@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an arm is asked for and what it records: one configuration, run once in a fresh process."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Annotated, Literal, Self
+
+import pydantic
+
+from pytest_laguna.evidence.schemas import Schema, Sha256
+
+Count = Annotated[int, pydantic.Field(ge=0)]
+PositiveCount = Annotated[int, pydantic.Field(ge=1)]
+Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
+
+DRAFT_TOKENS = 7
+"""Speculative tokens of every arm with a draft; verification is one token wider. Source: the preregistration's M=8 contract."""
+
+
+class Arm(enum.StrEnum):
+    """The four arms of the exact diagnostic. Source: the preregistration, Gate 2."""
+
+    Q1 = "q1"
+    """No speculation, no graphs: the teacher."""
+    EAGER = "eager"
+    """Speculation, no graphs."""
+    GRAPH_CONTROL = "graph-control"
+    """Speculation and breakable graphs, flag 0."""
+    GRAPH_CANDIDATE = "graph-candidate"
+    """Speculation and breakable graphs, flag 1: the sole treatment."""
+
+    @property
+    def speculates(self) -> bool:
+        """Whether the arm has a draft."""
+        return self is not Arm.Q1
+
+    @property
+    def graphs(self) -> bool:
+        """Whether the arm captures and replays graphs."""
+        return self in {Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE}
+
+    @property
+    def flag(self) -> Literal["0", "1"]:
+        """The value of the candidate's flag."""
+        return "1" if self is Arm.GRAPH_CANDIDATE else "0"
+
+
+class Planted(enum.StrEnum):
+    """A defect put into the candidate on purpose, to see that the gate catches it."""
+
+    NONE = "none"
+    WRONG_OFFSET = "wrong-offset"
+    """The key view starts one element late when it is built: the contract must refuse it."""
+    WRONG_STRIDE = "wrong-stride"
+    """The key view's token stride is one too large when it is built: the contract must refuse it."""
+    UNCHECKED_WRONG_OFFSET = "unchecked-wrong-offset"
+    """The same offset behind the contract, in what the kernel is handed: the outputs must differ."""
+    UNCHECKED_WRONG_STRIDE = "unchecked-wrong-stride"
+    """The same stride behind the contract: the outputs must differ."""
+
+
+class ArmRequest(Schema):
+    """What an arm process is told; nothing else decides what it does.
+
+    Attributes:
+        arm: which of the four configurations.
+        lane: where it runs.
+        target: folder of the target model.
+        draft: folder of the draft model; None in the q1 arm and only there.
+        prompt: the text that is continued.
+        tokens: how many tokens are generated; there is no other end.
+        tensor_parallel_size: ranks.
+        collective_breaks: whether each all-reduce is a break of its own.
+        planted: a defect to plant; only the candidate arm can carry one.
+    """
+
+    file_schema: Annotated[Literal["pytest-laguna-arm-request-v1"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-arm-request-v1"
+    )
+    arm: Arm
+    lane: Literal["cpu"]
+    target: str
+    draft: str | None
+    prompt: Annotated[str, pydantic.Field(min_length=1)]
+    tokens: PositiveCount
+    tensor_parallel_size: PositiveCount
+    collective_breaks: bool
+    planted: Planted
+
+    @pydantic.model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if (self.draft is not None) != self.arm.speculates:
+            message = f"arm {self.arm} with draft {self.draft!r}: a draft is named in every arm but q1, and not in q1"
+            raise ValueError(message)
+        if self.planted is not Planted.NONE and self.arm is not Arm.GRAPH_CANDIDATE:
+            message = f"arm {self.arm} with planted {self.planted}: only graph-candidate runs the code it is planted in"
+            raise ValueError(message)
+        return self
+
+
+class Acceptance(Schema):
+    """What became of the draft's proposals.
+
+    Attributes:
+        drafts: verification cycles that had a proposal.
+        draft_tokens: proposed tokens over all of them.
+        accepted: accepted tokens over all of them.
+        accepted_per_position: cycles that accepted the proposal at each position, first position first.
+    """
+
+    drafts: Count
+    draft_tokens: Count
+    accepted: Count
+    accepted_per_position: list[Count]
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> Self:
+        positions = self.accepted_per_position
+        falling = all(first >= second for first, second in itertools.pairwise([self.drafts, *positions]))
+        if not falling or sum(positions) != self.accepted or self.accepted > self.draft_tokens:
+            message = f"drafts {self.drafts}, accepted {self.accepted}, per position {positions}: do not add up"
+            raise ValueError(message)
+        return self
+
+    @classmethod
+    def from_histogram(cls, histogram: Sequence[int], draft_tokens: int) -> Acceptance:
+        """From the number of cycles that accepted exactly 0, 1, ... tokens."""
+        per_position = [sum(histogram[position:]) for position in range(1, len(histogram))]
+        return cls(
+            drafts=sum(histogram),
+            draft_tokens=draft_tokens,
+            accepted=sum(per_position),
+            accepted_per_position=per_position,
+        )
+
+
+class AttentionDigest(Schema):
+    """Bitwise identity of the target's attention, beyond tokens.
+
+    Attributes:
+        sha256: over the bytes of the real rows of every output, in the order of the calls.
+        calls: how many outputs went into it.
+        layers: how many layers of the target were watched.
+    """
+
+    sha256: Sha256
+    calls: PositiveCount
+    layers: PositiveCount
+
+
+class CapturedGraph(Schema):
+    """One capture of a breakable graph.
+
+    Attributes:
+        model: ``target`` or ``draft``.
+        descriptor: vLLM's description of the batch that it serves.
+        graphs: graph segments.
+        breaks: eager segments.
+        kinds: how many segments are of which kind (graph, attention, collective, other).
+        order_sha256: SHA-256 of all kinds in replay order, joined by commas.
+    """
+
+    model: Literal["target", "draft"]
+    descriptor: str
+    graphs: PositiveCount
+    breaks: Count
+    kinds: dict[str, PositiveCount]
+    order_sha256: Sha256
+
+
+class RankReport(Schema):
+    """What one rank says of itself after the generation.
+
+    Attributes:
+        rank: its number.
+        model_runner: qualified class name.
+        graphs: every capture it holds.
+        attention: digest over the target's attention outputs during the generation.
+        candidate: the candidate's own proof: the classes that serve attention, and what became of each layer's views.
+    """
+
+    rank: Count
+    model_runner: str
+    graphs: list[CapturedGraph]
+    attention: AttentionDigest
+    candidate: dict[str, pydantic.JsonValue]
+
+
+class ArmRecord(Schema):
+    """What one arm did: one cold greedy generation.
+
+    Attributes:
+        request: what it was told.
+        token_ids: the generated tokens.
+        token_sha256: of the compact JSON list of ``token_ids``.
+        text_sha256: of the generated text in UTF-8.
+        finish_reason: vLLM's word for why it ended.
+        prompt_tokens: length of the prompt.
+        prompt_token_sha256: of the compact JSON list of the prompt's tokens.
+        cached_tokens: prompt tokens found in a cache; a cold generation has none.
+        generation_seconds: wall time of the one generate call, monotonic clock.
+        start_seconds: wall time from the start of the arm's program to a ready engine.
+        acceptance: None in the q1 arm.
+        ranks: in the order of their numbers.
+        versions: of torch, vllm, transformers and Python.
+        configuration: what the engine was given and what it made of it.
+        environment: the environment variables of the arm's process.
+    """
+
+    file_schema: Annotated[Literal["pytest-laguna-arm-record-v1"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-arm-record-v1"
+    )
+    request: ArmRequest
+    token_ids: list[Count]
+    token_sha256: Sha256
+    text_sha256: Sha256
+    finish_reason: str
+    prompt_tokens: PositiveCount
+    prompt_token_sha256: Sha256
+    cached_tokens: Count
+    generation_seconds: Seconds
+    start_seconds: Seconds
+    acceptance: Acceptance | None
+    ranks: Annotated[list[RankReport], pydantic.Field(min_length=1)]
+    versions: dict[str, str]
+    configuration: dict[str, pydantic.JsonValue]
+    environment: dict[str, str]
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.token_sha256 != token_digest(self.token_ids):
+            raise ValueError("token_sha256 is not the digest of token_ids")
+        if [report.rank for report in self.ranks] != list(range(self.request.tensor_parallel_size)):
+            message = f"ranks {[report.rank for report in self.ranks]}: expected each of the request's once, in order"
+            raise ValueError(message)
+        if (self.acceptance is not None) != self.request.arm.speculates:
+            message = f"acceptance {self.acceptance} in arm {self.request.arm}: every arm but q1 has one, and q1 none"
+            raise ValueError(message)
+        return self
+
+
+def token_digest(token_ids: Sequence[int]) -> str:
+    """SHA-256 of the compact JSON list, the form in which published campaigns compare tokens."""
+    return hashlib.sha256(json.dumps(list(token_ids), separators=(",", ":")).encode()).hexdigest()

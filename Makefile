@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+# make gates   the gates on the cpu lane, then their verdicts    make test   lint, types and the test suite
+# make lock    new versions into requirements/                   make clean  everything that these leave behind
+
+PYTHON ?= python3
+# More for pip, such as --extra-index-url for PyTorch's CPU wheel index (see requirements/cpu.txt).
+PIP_OPTIONS ?=
+
+BIN := .venv/bin
+PACKAGES := .venv/packages.stamp
+PROJECT := .venv/project.stamp
+VLLM_SOURCES := wheels/vllm-0.26.0 wheels/vllm-0.33.0
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: gates test static vllm-sources lock clean
+.DELETE_ON_ERROR:
+
+# Gates 2 and 3 follow here as soon as they exist; a gate that does not pass ends the run. `make` itself then ends with 2 and
+# prints the gate's own exit code.
+GATES := 1
+
+gates: $(PROJECT)
+	@status=0; \
+	for gate in $(GATES); do \
+	  $(BIN)/python -m pytest --gate=$$gate --device=cpu || { status=$$?; break; }; \
+	done; \
+	$(BIN)/laguna verify sealed || { verified=$$?; [ $$status -ne 0 ] || status=$$verified; }; \
+	exit $$status
+
+test: static vllm-sources
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2 --timeout=600
+
+static: $(PROJECT)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/typos
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+# Python files of other vLLM versions, on which the candidate's classes are tested too.
+vllm-sources: $(VLLM_SOURCES)
+
+$(VLLM_SOURCES): wheels/vllm-%: | $(PROJECT)
+	$(BIN)/python tools/fetch_vllm_sources.py $*
+
+# Only with the oldest supported Python, on Linux x86_64: tools/lock.py says why.
+lock: $(PACKAGES)
+	$(BIN)/python tools/lock.py
+
+$(PACKAGES): requirements/cpu.txt requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 14) else \
+	"PYTHON: expected Python 3.11 to 3.13, found " + sys.version.split()[0] + ": run make PYTHON=python3.12")'
+	$(PYTHON) -m venv --clear .venv
+	@# Hashes for every file, and no dependency that is not listed: what is installed is what was locked.
+	$(BIN)/python -m pip install -q --require-hashes --no-deps $(PIP_OPTIONS) -r requirements/cpu.txt -r requirements/dev.txt \
+	|| { echo 'requirements/cpu.txt: pip did not install it: its head says where torch is to be had' >&2; exit 1; }
+	@touch $@
+
+$(PROJECT): $(PACKAGES) pyproject.toml setup.py src/laguna_kv/_contract.c
+	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e .
+	@touch $@
+
+# sealed/ is evidence and stays.
+clean:
+	rm -rf .venv build dist *.egg-info src/*.egg-info wheels src/laguna_kv/*.so
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules that a source tree keeps without being run. Each takes the tree's root and returns its findings, one line each.
+
+Gate 1's static clauses and the project's own tests call the same functions. Only the standard library is used,
+and nothing of the tree is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+LICENCE = "SPDX-License-Identifier: Apache-2.0"
+LICENSED_SUFFIXES = frozenset({".c", ".h", ".py", ".pyi", ".sh"})
+LICENSED_PATHS = frozenset({"Makefile", ".ci/run"})
+
+TEXT_SUFFIXES = LICENSED_SUFFIXES | {"", ".cfg", ".in", ".json", ".md", ".sha256", ".toml", ".txt"}
+
+PRODUCT = ("pytest_laguna", "src/laguna_kv")
+REFERENCE = "docs/reference.md"
+ENVIRONMENT_NAME = re.compile(r"(?:VLLM_XPU_LAGUNA|LAGUNA)_[A-Z0-9_]*[A-Z0-9]")
+_DOCUMENTED = re.compile(rf"^\| `({ENVIRONMENT_NAME.pattern})` \| +([^|\s][^|]*)\|", re.MULTILINE)
+
+_LEFT_OUT = frozenset({"./build", "./dist", "./models", "./sealed", "./wheels", "tests/data"})
+"""What builds and runs leave at the top, and what others wrote and is kept byte for byte."""
+
+
+def source_files(root: Path) -> Iterator[str]:
+    """The tree's own files, relative and with ``/``: without what a build, a run or a tool leaves behind."""
+    for directory, folders, names in os.walk(root):
+        here = Path(directory).relative_to(root).as_posix()
+        folders[:] = sorted(
+            folder
+            for folder in folders
+            if f"{here}/{folder}" not in _LEFT_OUT
+            and not folder.endswith(("__pycache__", ".egg-info"))
+            and (not folder.startswith(".") or folder == ".ci")
+        )
+        yield from (name if here == "." else f"{here}/{name}" for name in sorted(names))
+
+
+def without_licence(root: Path) -> list[str]:
+    """Sources whose first three lines do not name the licence."""
+    return [
+        f"{path}: expected {LICENCE!r} in the first three lines, found none: add it"
+        for path in source_files(root)
+        if (Path(path).suffix in LICENSED_SUFFIXES or path in LICENSED_PATHS)
+        and LICENCE not in "".join((root / path).read_text(encoding="utf-8").splitlines(keepends=True)[:3])
+    ]
+
+
+def untidy_text(root: Path) -> list[str]:
+    """Text files with white space at the end of a line, or without exactly one line feed at their end."""
+    findings = []
+    for path in source_files(root):
+        if Path(path).suffix not in TEXT_SUFFIXES:
+            continue
+        content = (root / path).read_bytes()
+        for number, line in enumerate(content.split(b"\n"), start=1):
+            if line != line.rstrip():
+                findings.append(f"{path}:{number}: expected no white space at the end of the line: remove it")
+        if content and (not content.endswith(b"\n") or content.endswith(b"\n\n")):
+            findings.append(f"{path}: expected exactly one line feed at the end, found {content[-2:]!r}")
+    return findings
+
+
+def private_pytest(root: Path) -> list[str]:
+    """Imports of pytest's private package anywhere: it changes without notice."""
+    return [
+        f"{path}:{line}: imports {module}: pytest's private package: use the public pytest module"
+        for path in _python_files(root)
+        for module, line in _imported(_parse(root, path), package="")
+        if module.partition(".")[0] == "_pytest"
+    ]
+
+
+def heavy_plugin(root: Path) -> list[str]:
+    """What every pytest run would pay for: imports at the top of plugin.py beyond pytest and the standard library.
+
+    A module of this project that is imported there must keep the same rule.
+    """
+    findings = []
+    pending, seen = ["pytest_laguna.plugin"], {"pytest_laguna"}
+    while pending:
+        name = pending.pop()
+        seen.add(name)
+        path = f"{name.replace('.', '/')}.py"
+        for module, line in _imported_at_load(_parse(root, path), package="pytest_laguna"):
+            if module.partition(".")[0] == "pytest_laguna":
+                pending += [module] if module not in seen and _is_module(root, module) else []
+            elif module.partition(".")[0] not in {"pytest", *sys.stdlib_module_names}:
+                findings.append(f"{path}:{line}: imports {module}: expected pytest and the standard library only")
+    return findings
+
+
+def undocumented_environment(root: Path) -> list[str]:
+    """Environment variables that the product names and the reference does not, or the other way round."""
+    named = dict(_environment_names(root))
+    documented = dict(_DOCUMENTED.findall((root / REFERENCE).read_text(encoding="utf-8")))
+    missing = [
+        f"{where}: {name}: expected a row with its default in {REFERENCE}, found none: add it"
+        for name, where in sorted(named.items())
+        if name not in documented
+    ]
+    stale = [
+        f"{REFERENCE}: {name}: documented and named nowhere in {' and '.join(PRODUCT)}: remove the row"
+        for name in sorted(documented.keys() - named.keys())
+    ]
+    return missing + stale
+
+
+Rule: TypeAlias = Callable[[Path], list[str]]
+
+RULES: Sequence[Rule] = (without_licence, untidy_text, private_pytest, heavy_plugin, undocumented_environment)
+
+
+def run_tool(name: str, arguments: Sequence[str], root: Path) -> list[str]:
+    """The findings of a checker that is installed beside this interpreter.
+
+    Args:
+        name: the tool's program, such as ``ruff``, ``typos`` or ``lint-imports``.
+        arguments: its arguments.
+        root: the directory that it runs in.
+
+    Returns:
+        Its output lines when it fails, and nothing when it is content. A missing tool is a finding.
+    """
+    program = Path(sys.executable).parent / name
+    if not program.exists():
+        return [f"{name}: expected {program}, found none: install requirements/dev.txt"]
+    done = subprocess.run([program, *arguments], cwd=root, check=False, capture_output=True, text=True)
+    if done.returncode == 0:
+        return []
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    return lines or [f"{name} {' '.join(arguments)}: exit code {done.returncode} and no output"]
+
+
+def _python_files(root: Path) -> Iterator[str]:
+    return (path for path in source_files(root) if path.endswith((".py", ".pyi")))
+
+
+def _parse(root: Path, path: str) -> ast.Module:
+    return ast.parse((root / path).read_bytes(), filename=path)
+
+
+def _imported(tree: ast.AST, package: str) -> Iterator[tuple[str, int]]:
+    """Names of imported modules, wherever the import stands, with its line; relative ones begin with ``package``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = ".".join(filter(None, [package if node.level else "", node.module]))
+            yield module, node.lineno
+            yield from ((f"{module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def _imported_at_load(module: ast.Module, package: str) -> Iterator[tuple[str, int]]:
+    """The same for what runs when the module is loaded: not inside a function."""
+    pending: list[ast.AST] = [module]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from _imported(node, package)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            pending.extend(ast.iter_child_nodes(node))
+
+
+def _is_module(root: Path, module: str) -> bool:
+    return (root / f"{module.replace('.', '/')}.py").exists()
+
+
+def _environment_names(root: Path) -> Iterator[tuple[str, str]]:
+    """Names of the project's environment variables that stand as whole strings in its Python and C sources."""
+    for path in source_files(root):
+        if not path.startswith(tuple(f"{part}/" for part in PRODUCT)):
+            continue
+        if path.endswith(".py"):
+            constants = (node for node in ast.walk(_parse(root, path)) if isinstance(node, ast.Constant))
+            for node in constants:
+                if isinstance(node.value, str) and ENVIRONMENT_NAME.fullmatch(node.value):
+                    yield node.value, f"{path}:{node.lineno}"
+        elif path.endswith(".c"):
+            for name in re.findall(rf'"({ENVIRONMENT_NAME.pattern})"', (root / path).read_text(encoding="utf-8")):
+                yield name, path

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each static rule is content with a good tree and speaks when one thing in it is wrong."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_laguna.identity import static_rules
+
+HEADER = "# SPDX-License-Identifier: Apache-2.0\n"
+GOOD = {
+    "Makefile": f"{HEADER}all:\n\ttrue\n",
+    ".ci/run": f"#!/bin/bash\n{HEADER}true\n",
+    "LICENSE": "Apache License\n",
+    "docs/reference.md": "| Variable | Default |\n|--|--|\n| `LAGUNA_LANE` | unset | x |\n| `LAGUNA_NATIVE` | off |\n",
+    "pytest_laguna/plugin.py": f"{HEADER}import pytest\n\nfrom pytest_laguna import options\n",
+    "pytest_laguna/options.py": f'{HEADER}import os\n\nLANE = os.environ["LAGUNA_LANE"]\n',
+    "src/laguna_kv/_contract.c": '// SPDX-License-Identifier: Apache-2.0\nconst char *name = "LAGUNA_NATIVE";\n',
+    "tests/test_it.py": f"{HEADER}import pytest\n",
+    "tests/data/theirs.py": "import _pytest \n\n\n",
+    "wheels/vllm/theirs.py": "import _pytest \n\n\n",
+    ".venv/lib/theirs.py": "import _pytest \n\n\n",
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for path, text in GOOD.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    return tmp_path
+
+
+def replace(tree: Path, path: str, old: str, new: str) -> None:
+    text = (tree / path).read_text()
+    assert old in text
+    (tree / path).write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize("rule", static_rules.RULES)
+def test_a_good_tree_has_no_findings(tree: Path, rule: static_rules.Rule) -> None:
+    assert rule(tree) == []
+
+
+@pytest.mark.parametrize("path", ["Makefile", ".ci/run", "pytest_laguna/plugin.py", "src/laguna_kv/_contract.c"])
+def test_a_source_without_its_licence_is_found(tree: Path, path: str) -> None:
+    replace(tree, path, "SPDX-License-Identifier: Apache-2.0", "SPDX-License-Identifier: MIT")
+    (finding,) = static_rules.without_licence(tree)
+    assert finding.startswith(f"{path}: expected 'SPDX-License-Identifier: Apache-2.0'")
+
+
+@pytest.mark.parametrize(
+    ("text", "finding"),
+    [
+        ("Apache License \n", "LICENSE:1: expected no white space"),
+        ("Apache\r\nLicense\n", "LICENSE:1: expected no white space"),
+        ("Apache License", "LICENSE: expected exactly one line feed"),
+        ("Apache License\n\n", "LICENSE: expected exactly one line feed"),
+    ],
+)
+def test_untidy_text_is_found(tree: Path, text: str, finding: str) -> None:
+    (tree / "LICENSE").write_bytes(text.encode())
+    (found,) = static_rules.untidy_text(tree)
+    assert found.startswith(finding)
+
+
+@pytest.mark.parametrize("line", ["import _pytest", "import _pytest.config", "from _pytest.config import Config"])
+@pytest.mark.parametrize("path", ["pytest_laguna/options.py", "tests/test_it.py"])
+def test_an_import_of_private_pytest_is_found(tree: Path, path: str, line: str) -> None:
+    (tree / path).write_text(f"{HEADER}def late():\n    {line}\n")
+    assert f"{path}:3: imports _pytest" in static_rules.private_pytest(tree)[0]
+
+
+@pytest.mark.parametrize("line", ["import pydantic", "from torch import nn", "if True:\n    import vllm"])
+@pytest.mark.parametrize("path", ["pytest_laguna/plugin.py", "pytest_laguna/options.py"])
+def test_a_heavy_import_in_the_plugin_is_found(tree: Path, path: str, line: str) -> None:
+    replace(tree, path, HEADER, f"{HEADER}{line}\n")
+    findings = static_rules.heavy_plugin(tree)
+    assert findings
+    assert findings[0].startswith(f"{path}:")
+
+
+def test_a_relative_import_in_the_plugin_is_followed(tree: Path) -> None:
+    replace(tree, "pytest_laguna/plugin.py", "from pytest_laguna import", "from . import")
+    replace(tree, "pytest_laguna/options.py", "import os", "import os\nimport torch")
+    assert [finding.partition(":")[0] for finding in static_rules.heavy_plugin(tree)] == ["pytest_laguna/options.py"]
+
+
+def test_an_import_inside_a_function_of_the_plugin_costs_nothing(tree: Path) -> None:
+    replace(tree, "pytest_laguna/plugin.py", "import pytest\n", "import pytest\ndef late():\n    import torch\n")
+    assert static_rules.heavy_plugin(tree) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "old"), [("pytest_laguna/options.py", "LAGUNA_LANE"), ("src/laguna_kv/_contract.c", "LAGUNA_NATIVE")]
+)
+def test_an_undocumented_variable_is_found(tree: Path, path: str, old: str) -> None:
+    replace(tree, path, old, "VLLM_XPU_LAGUNA_M9_NEW")
+    missing, stale = static_rules.undocumented_environment(tree)
+    assert path in missing
+    assert "VLLM_XPU_LAGUNA_M9_NEW: expected a row with its default in docs/reference.md" in missing
+    assert stale.startswith(f"docs/reference.md: {old}: documented and named nowhere")
+
+
+def test_a_row_without_a_default_documents_nothing(tree: Path) -> None:
+    replace(tree, "docs/reference.md", "| `LAGUNA_LANE` | unset |", "| `LAGUNA_LANE` | |")
+    (finding,) = static_rules.undocumented_environment(tree)
+    assert "LAGUNA_LANE: expected a row" in finding
+
+
+def test_a_tool_that_is_content_has_no_findings(tree: Path) -> None:
+    assert static_rules.run_tool("ruff", ["check", "--isolated", "pytest_laguna/plugin.py", "--ignore=F"], tree) == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "text", "expected"),
+    [
+        ("ruff", ["check", "--isolated", "--output-format=concise"], "import os\n", "F401"),
+        ("ruff", ["format", "--isolated", "--check"], "x  =  1\n", "would be reformatted"),
+        ("typos", [], "# teh end\n", "teh"),
+    ],
+)
+def test_what_a_tool_finds_is_reported(
+    tmp_path: Path, tool: str, arguments: list[str], text: str, expected: str
+) -> None:
+    (tmp_path / "bad.py").write_text(text)
+    assert expected in "\n".join(static_rules.run_tool(tool, arguments, tmp_path))
+
+
+def test_a_missing_tool_is_a_finding(tmp_path: Path) -> None:
+    (finding,) = static_rules.run_tool("no-such-tool", [], tmp_path)
+    program = Path(sys.executable).parent / "no-such-tool"
+    assert finding == f"no-such-tool: expected {program}, found none: install requirements/dev.txt"
+
+
+def test_a_tool_that_fails_in_silence_is_a_finding(tmp_path: Path) -> None:
+    (finding,) = static_rules.run_tool(Path(sys.executable).name, ["-c", "raise SystemExit(3)"], tmp_path)
+    assert finding.endswith("exit code 3 and no output")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One arm in a fresh process: ``python -m pytest_laguna.engine.arm REQUEST.json RECORD.json``.
 
-Exactly one cold greedy generation is made and its record written, or there is no record and the last line of standard error
-says in one line why, with the traceback beside the record.
+Exactly one cold greedy generation is made and its record written, or there is no record and the last line of standard
+error says why, with the traceback beside where the record would be.
 """
 
 from __future__ import annotations
@@ -66,6 +66,9 @@ def run(request: ArmRequest) -> ArmRecord:
     [output] = engine.generate([request.prompt], sampling, use_tqdm=False)
     done = time.monotonic()
     [completion] = output.outputs
+    prompt_token_ids = output.prompt_token_ids
+    if prompt_token_ids is None or output.num_cached_tokens is None:
+        raise RuntimeError("vLLM told neither the prompt's tokens nor how many were cached; a cold start is not shown")
     token_ids = [int(token) for token in completion.token_ids]
     return ArmRecord(
         request=request,
@@ -73,8 +76,8 @@ def run(request: ArmRequest) -> ArmRecord:
         token_sha256=token_digest(token_ids),
         text_sha256=hashlib.sha256(completion.text.encode()).hexdigest(),
         finish_reason=str(completion.finish_reason),
-        prompt_tokens=len(output.prompt_token_ids),
-        prompt_token_sha256=token_digest(output.prompt_token_ids),
+        prompt_tokens=len(prompt_token_ids),
+        prompt_token_sha256=token_digest(prompt_token_ids),
         cached_tokens=output.num_cached_tokens,
         generation_seconds=done - ready,
         start_seconds=ready - started,

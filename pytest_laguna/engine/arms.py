@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each arm is: its environment and its engine arguments, from its request alone. Imports neither torch nor vLLM."""
+"""What each arm is: environment and engine arguments, from its request alone. Imports neither torch nor vLLM."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def environment(request: ArmRequest) -> dict[str, str]:
         "LAGUNA_COLLECTIVE_BREAKS": "1" if request.collective_breaks else "0",
         "VLLM_USE_BREAKABLE_CUDAGRAPH": "1" if request.arm.graphs else "0",
         "VLLM_KV_CACHE_LAYOUT": "NHD",
-        # One rank runs inside the arm's own process: a start costs seconds less, and there is no second process to lose.
+        # One rank runs inside the arm's own process: it starts sooner, and there is no second process to lose.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if request.tensor_parallel_size == 1 else "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",

@@ -35,7 +35,7 @@ class AttentionWatch:
     def _watch(self, implementation: Any) -> None:
         forward = implementation.forward
 
-        def watched(
+        def watched(  # noqa: PLR0913, PLR0917 - vLLM's signature
             layer: Any, query: Any, key: Any, value: Any, kv_cache: Any, attn_metadata: Any, **keywords: Any
         ) -> Any:
             returned = forward(layer, query, key, value, kv_cache, attn_metadata, **keywords)
@@ -48,5 +48,5 @@ class AttentionWatch:
     def add(self, output: torch.Tensor, tokens: int) -> None:
         """Take the first ``tokens`` rows of an output; attention never writes the rows that pad a graph's batch."""
         rows = output[:tokens].contiguous().view(torch.uint8).cpu()
-        self._digest.update(memoryview(rows.numpy()).cast("B"))
+        self._digest.update(rows.numpy().tobytes())
         self.calls += 1

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from laguna_kv import state, views
 
+from laguna_kv import state, views
+from laguna_kv.contract import Contract
+from laguna_kv.seam import Seam
 from pytest_laguna.evidence.arm_record import Planted
 
 Distort = Callable[[torch.Tensor], torch.Tensor]
@@ -57,44 +59,26 @@ def _behind_the_contract(distort: Distort) -> None:
     """Every state is right and checked, and the attention kernel is handed a wrong key all the same."""
     build = state.ViewState.build
 
-    def build_betrayed(self: state.ViewState, kv_cache: torch.Tensor, head_size: int) -> Any:
+    def build_betrayed(self: state.ViewState, kv_cache: torch.Tensor, head_size: int) -> Contract:
         contract = build(self, kv_cache, head_size)
-        self.contract = _Betrayed(contract, distort)
+        key, value = contract.canonical.views
+        betrayed: Any = _Betrayed(contract, Seam((distort(key), value), head_size, self.owner))
+        self.contract = betrayed
         return self.contract
 
     state.ViewState.build = build_betrayed  # type: ignore[method-assign]
 
 
-class _WrongKey:
-    """A seam that gives a wrong key and leaves the value as it is."""
-
-    def __init__(self, seam: Any, distort: Distort) -> None:
-        self._seam = seam
-        self._distort = distort
-
-    @property
-    def views(self) -> tuple[torch.Tensor, torch.Tensor]:
-        key, value = self._seam.views
-        return self._distort(key), value
-
-    def transpose(self, *arguments: object) -> _WrongKey:
-        self._seam.transpose(*arguments)
-        return self
-
-    def split(self, *arguments: object, **keywords: object) -> tuple[torch.Tensor, torch.Tensor]:
-        self._seam.split(*arguments, **keywords)
-        return self.views
-
-
 class _Betrayed:
-    """A contract whose checks all hold and whose forward then hands out another key than was checked."""
+    """A contract whose checks all hold, and whose forward then hands out another key than was checked."""
 
-    def __init__(self, contract: Any, distort: Distort) -> None:
+    def __init__(self, contract: Contract, wrong: Seam) -> None:
         self._contract = contract
-        self._distort = distort
+        self._wrong = wrong
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._contract, name)
 
-    def forward(self, source: torch.Tensor, /) -> _WrongKey:
-        return _WrongKey(self._contract.forward(source), self._distort)
+    def forward(self, source: torch.Tensor, /) -> Seam:
+        self._contract.forward(source)
+        return self._wrong

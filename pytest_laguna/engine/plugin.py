@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``laguna_lane`` entry point of ``vllm.general_plugins``: makes a vLLM process ready for the lane it is told to be in.
+"""The ``laguna_lane`` entry point of ``vllm.general_plugins``: readies a vLLM process for the lane that it is told of.
 
-vLLM swallows an exception raised while a plugin is imported and passes on one raised by the plugin's function: nothing heavy is
-imported here, and everything is decided in the function.
+vLLM swallows an exception raised while a plugin is imported and passes on one raised by the plugin's function: nothing
+heavy is imported here, and everything is decided in the function.
 """
 
 from __future__ import annotations

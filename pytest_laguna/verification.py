@@ -7,16 +7,17 @@ Needs neither torch nor vLLM and writes nothing, so it works on a read-only copy
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from pytest_laguna.analysis.clauses import judge
 from pytest_laguna.campaign import CampaignError, parse_campaign
 from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.journal import journal_head, read_journal
-from pytest_laguna.evidence.junit import Case, read_junit, write_junit
+from pytest_laguna.evidence.junit import SIZE_LIMIT, Case, read_junit, write_junit
 from pytest_laguna.evidence.schemas import (
     Analysis,
     AttemptStart,
@@ -106,74 +107,202 @@ def verify_attempt(lane_directory: Path, gate: int, number: int) -> GateReport:
 
     Never raises for what it finds: every defect becomes VOID or NOT_PROVEN with a reason that names the file.
     """
-    directory = root.attempt_directory(lane_directory / f"gate{gate}", number)
-    campaign, lane = lane_directory.parent.name, lane_directory.name
-    start, receipt = None, None
+    attempt = _Attempt(lane_directory, gate, number)
+    verdict, reason = Verdict.NOT_PROVEN, ""
     try:
-        start = _read_start(directory, campaign, lane, gate, number)
-        receipt = _receipt_digest(directory)
-        analysis = _verify_files(directory, start)
-        _verify_earlier(lane_directory, start)
-        _verify_previous(lane_directory, start)
-        verdict, reason = analysis.verdict, analysis.reason
+        for rule in RULES.values():
+            rule(attempt)
+        verdict, reason = attempt.analysis.verdict, attempt.analysis.reason
     except NotProvenError as error:
-        verdict, reason = Verdict.NOT_PROVEN, str(error)
+        reason = str(error)
     except UnusableEvidenceError as error:
         verdict, reason = Verdict.VOID, str(error)
-    return GateReport(campaign, lane, gate, number, verdict, reason, receipt, start)
+    except OSError as error:
+        verdict, reason = Verdict.VOID, f"{Path(error.filename or attempt.directory).name}: {error.strerror}"
+    return GateReport(
+        campaign=attempt.campaign,
+        lane=attempt.lane,
+        gate=gate,
+        attempt=number,
+        verdict=verdict,
+        reason=reason,
+        receipt=_receipt_digest(attempt.directory),
+        start=attempt.start_if_readable(),
+    )
 
 
-def _read_start(directory: Path, campaign: str, lane: str, gate: int, number: int) -> AttemptStart:
-    if not (directory / root.ATTEMPT).exists():
+class _Attempt:
+    """An attempt under verification; each file is read once, when a rule first needs it."""
+
+    def __init__(self, lane_directory: Path, gate: int, number: int) -> None:
+        self.lane_directory = lane_directory
+        self.campaign = lane_directory.parent.name
+        self.lane = lane_directory.name
+        self.gate = gate
+        self.number = number
+        self.directory = root.attempt_directory(lane_directory / f"gate{gate}", number)
+
+    @functools.cached_property
+    def start(self) -> AttemptStart:
+        return read_model(self.directory / root.ATTEMPT, AttemptStart)
+
+    @functools.cached_property
+    def manifest(self) -> Manifest:
+        return read_model(self.directory / root.MANIFEST, Manifest)
+
+    @functools.cached_property
+    def analysis(self) -> Analysis:
+        return derive_analysis(self.directory, self.start)
+
+    def start_if_readable(self) -> AttemptStart | None:
+        try:
+            return self.start
+        except UnusableEvidenceError:
+            return None
+
+    def must_be(self, name: str, derived: bytes) -> None:
+        """Raise unless a file holds exactly these bytes."""
+        if files.read_bytes(self.directory / name, limit=len(derived) + 1) != derived:
+            message = f"{name}: does not follow from the raw evidence; expected what the journal gives"
+            raise UnusableEvidenceError(message)
+
+
+def _attempt_in_place(attempt: _Attempt) -> None:
+    """The attempt is the one that its place in the root says."""
+    if not (attempt.directory / root.ATTEMPT).exists():
         raise NotProvenError("attempt.json: missing; the session ended before its first test")
-    start = read_model(directory / root.ATTEMPT, AttemptStart)
-    stated = (start.campaign_name, start.lane, start.gate, start.attempt)
-    if stated != (campaign, lane, gate, number):
-        message = f"attempt.json: states {stated}; it lies under {(campaign, lane, gate, number)}"
+    stated = (attempt.start.campaign_name, attempt.start.lane, attempt.start.gate, attempt.start.attempt)
+    place = (attempt.campaign, attempt.lane, attempt.gate, attempt.number)
+    if stated != place:
+        message = f"attempt.json: states {stated}; it lies under {place}"
         raise UnusableEvidenceError(message)
-    return start
+
+
+def _receipt_present(attempt: _Attempt) -> None:
+    """The receipt is written last: without it the session did not end."""
+    if not (attempt.directory / root.RECEIPT).exists():
+        message = f"receipt.json: missing; {last_words(attempt.directory)}"
+        raise NotProvenError(message)
+
+
+def _manifest_bound(attempt: _Attempt) -> None:
+    """The manifest is the one that the receipt names; otherwise a damaged manifest would blame a good file."""
+    receipt = files.read_canonical_json(attempt.directory / root.RECEIPT)
+    subject = {"name": root.MANIFEST, "digest": {"sha256": files.sha256_file(attempt.directory / root.MANIFEST)}}
+    subjects = receipt.get("subject") if isinstance(receipt, dict) else None
+    if not isinstance(subjects, list) or subject not in subjects:
+        raise UnusableEvidenceError("manifest.json: not the one that receipt.json names")
+
+
+def _manifest_holds(attempt: _Attempt) -> None:
+    """Nothing is missing, extra or changed."""
+    changed = root.difference(attempt.manifest, root.take_manifest(attempt.directory))
+    if changed is not None:
+        raise UnusableEvidenceError(changed)
+
+
+def _analysis_derives(attempt: _Attempt) -> None:
+    """The verdict object is the one that the journal gives."""
+    attempt.must_be(root.ANALYSIS, files.canonical_json(attempt.analysis.canonical()))
+
+
+def _report_derives(attempt: _Attempt) -> None:
+    """The JUnit report is well formed and the one that the verdict object gives."""
+    read_junit(files.read_bytes(attempt.directory / root.JUNIT, limit=SIZE_LIMIT))
+    attempt.must_be(root.JUNIT, derive_junit(attempt.start, attempt.analysis))
+
+
+def _receipt_derives(attempt: _Attempt) -> None:
+    """The receipt is the one that all other files give."""
+    receipt = derive_receipt(attempt.directory, attempt.start, attempt.analysis, attempt.manifest)
+    attempt.must_be(root.RECEIPT, receipt)
+
+
+def _campaign_frozen(attempt: _Attempt) -> None:
+    """The campaign file in the evidence is the one whose digest and clauses were frozen."""
+    content = files.read_bytes(attempt.directory / root.CAMPAIGN, limit=SIZE_LIMIT)
+    try:
+        campaign = parse_campaign(content, root.CAMPAIGN)
+    except CampaignError as error:
+        raise UnusableEvidenceError(str(error)) from error
+    if campaign.digest != attempt.start.identity.campaign:
+        message = f"{root.CAMPAIGN}: not the campaign that attempt.json names"
+        raise UnusableEvidenceError(message)
+    if list(campaign.gate_clauses(attempt.gate).items()) != attempt.start.clauses:
+        message = f"attempt.json: its clauses are not those of {root.CAMPAIGN}"
+        raise UnusableEvidenceError(message)
+
+
+def _identity_recorded(attempt: _Attempt) -> None:
+    """The identity record is the one written before the first test, and gives the digests that it stands for."""
+    record = files.read_canonical_json(attempt.directory / root.IDENTITY)
+    if files.digest_of(record) != attempt.start.record:
+        message = f"{root.IDENTITY}: not the record that attempt.json names"
+        raise UnusableEvidenceError(message)
+    for name in ("candidate", "harness"):
+        part = record.get(name) if isinstance(record, dict) else None
+        if files.digest_of(part) != getattr(attempt.start.identity, name):
+            message = f"{root.IDENTITY}: its {name} files do not give the digest that attempt.json names"
+            raise UnusableEvidenceError(message)
+
+
+def _earlier_complete(attempt: _Attempt) -> None:
+    """The attempts before this one are all there, in their numbers, with the receipts that were seen."""
+    stated = [earlier.attempt for earlier in attempt.start.earlier]
+    if stated != list(range(1, attempt.number)):
+        message = f"attempt.json: lists earlier attempts {stated}; expected every number below {attempt.number}"
+        raise NotProvenError(message)
+    for earlier in attempt.start.earlier:
+        directory = root.attempt_directory(attempt.directory.parent, earlier.attempt)
+        where = f"gate{attempt.gate}/{directory.name}"
+        if not directory.is_dir():
+            message = f"{where}: missing; attempt {attempt.number} lists it"
+            raise NotProvenError(message)
+        if _receipt_digest(directory) != earlier.receipt:
+            message = f"{where}/receipt.json: not the one that attempt {attempt.number} saw"
+            raise UnusableEvidenceError(message)
+
+
+def _previous_passed(attempt: _Attempt) -> None:
+    """The attempt that opened this gate is there, is the one that was seen, and still verifies as PASS."""
+    previous = attempt.start.previous
+    if (previous.gate if previous else 0) != attempt.gate - 1:
+        message = f"attempt.json: names no attempt of gate {attempt.gate - 1}"
+        raise UnusableEvidenceError(message)
+    if previous is None:
+        return
+    report = verify_attempt(attempt.lane_directory, previous.gate, previous.attempt)
+    where = f"gate{report.gate}/{report.attempt:04d}"
+    if report.receipt != previous.receipt:
+        message = f"{where}/receipt.json: not the receipt that opened gate {attempt.gate}"
+        raise UnusableEvidenceError(message)
+    if report.verdict is not Verdict.PASS:
+        message = f"{where}: opened gate {attempt.gate} but is {report.verdict} now: {report.reason}"
+        raise UnusableEvidenceError(message)
+
+
+RULES: Mapping[str, Callable[[_Attempt], None]] = {
+    "attempt-in-place": _attempt_in_place,
+    "receipt-present": _receipt_present,
+    "manifest-bound": _manifest_bound,
+    "manifest-holds": _manifest_holds,
+    "analysis-derives": _analysis_derives,
+    "report-derives": _report_derives,
+    "receipt-derives": _receipt_derives,
+    "campaign-frozen": _campaign_frozen,
+    "identity-recorded": _identity_recorded,
+    "earlier-complete": _earlier_complete,
+    "previous-passed": _previous_passed,
+}
+"""Each raises what it finds; the verdict of an attempt counts only when none has anything to say."""
 
 
 def _receipt_digest(directory: Path) -> str | None:
     path = directory / root.RECEIPT
-    return files.sha256_file(path) if path.is_file() and not path.is_symlink() else None
-
-
-def _verify_files(directory: Path, start: AttemptStart) -> Analysis:
-    """Compare every file with the manifest, then derive analysis, report and receipt again."""
-    if not (directory / root.RECEIPT).exists():
-        raise NotProvenError(f"receipt.json: missing; {last_words(directory)}")
-    manifest = read_model(directory / root.MANIFEST, Manifest)
-    changed = root.difference(manifest, root.take_manifest(directory))
-    if changed is not None:
-        raise UnusableEvidenceError(changed)
-    analysis = derive_analysis(directory, start)
-    _same(directory / root.ANALYSIS, files.canonical_json(analysis.canonical()))
-    junit = derive_junit(start, analysis)
-    read_junit(junit)
-    _same(directory / root.JUNIT, junit)
-    _same(directory / root.RECEIPT, derive_receipt(directory, start, analysis, manifest))
-    _verify_campaign(directory, start)
-    if files.sha256_file(directory / root.IDENTITY) != start.record:
-        raise UnusableEvidenceError("evidence/identity.json: not the record that attempt.json names")
-    return analysis
-
-
-def _same(path: Path, derived: bytes) -> None:
-    if files.read_bytes(path, limit=len(derived) + 1) != derived:
-        message = f"{path.name}: does not follow from the raw evidence; expected what the journal gives"
-        raise UnusableEvidenceError(message)
-
-
-def _verify_campaign(directory: Path, start: AttemptStart) -> None:
     try:
-        campaign = parse_campaign((directory / root.CAMPAIGN).read_bytes(), "evidence/campaign.toml")
-    except (CampaignError, OSError) as error:
-        raise UnusableEvidenceError(str(error)) from error
-    if campaign.digest != start.identity.campaign:
-        raise UnusableEvidenceError("evidence/campaign.toml: not the campaign that attempt.json names")
-    if list(campaign.gate_clauses(start.gate).items()) != start.clauses:
-        raise UnusableEvidenceError("attempt.json: its clauses are not those of evidence/campaign.toml")
+        return files.sha256_file(path) if path.is_file() and not path.is_symlink() else None
+    except OSError:
+        return None
 
 
 def derive_analysis(directory: Path, start: AttemptStart) -> Analysis:
@@ -208,38 +337,6 @@ def derive_receipt(directory: Path, start: AttemptStart, analysis: Analysis, man
         "journal_head": journal_head(directory / root.JOURNAL),
     }
     return files.canonical_json(receipt_statement(start, analysis, manifest, digests))
-
-
-def _verify_earlier(lane_directory: Path, start: AttemptStart) -> None:
-    """The attempts before this one are all there, in their numbers, with the receipts that were seen."""
-    stated = [earlier.attempt for earlier in start.earlier]
-    if stated != list(range(1, start.attempt)):
-        message = f"attempt {start.attempt} lists earlier attempts {stated}; a number is missing"
-        raise NotProvenError(message)
-    for earlier in start.earlier:
-        directory = root.attempt_directory(lane_directory / f"gate{start.gate}", earlier.attempt)
-        if not directory.is_dir():
-            message = f"gate{start.gate}/{directory.name}: missing; attempt {start.attempt} lists it"
-            raise NotProvenError(message)
-        if _receipt_digest(directory) != earlier.receipt:
-            message = f"gate{start.gate}/{directory.name}/receipt.json: not the one attempt {start.attempt} saw"
-            raise UnusableEvidenceError(message)
-
-
-def _verify_previous(lane_directory: Path, start: AttemptStart) -> None:
-    """The attempt that opened this gate is there, still verifies as PASS, and is the one that was seen."""
-    if start.gate == 1:
-        return
-    if start.previous is None or start.previous.gate != start.gate - 1:
-        raise UnusableEvidenceError("attempt.json: names no attempt of the gate before")
-    report = verify_attempt(lane_directory, start.previous.gate, start.previous.attempt)
-    where = f"gate{report.gate}/{report.attempt:04d}"
-    if report.receipt != start.previous.receipt:
-        message = f"{where}/receipt.json: not the receipt that opened gate {start.gate}"
-        raise UnusableEvidenceError(message)
-    if report.verdict is not Verdict.PASS:
-        message = f"{where}: opened gate {start.gate} but is {report.verdict} now: {report.reason}"
-        raise UnusableEvidenceError(message)
 
 
 def look_back(lane_directory: Path, gate: int) -> list[Earlier]:

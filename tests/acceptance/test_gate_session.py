@@ -1,0 +1,515 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gate sessions as a user runs them: real pytest processes, their exit codes, messages and what they leave behind."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_laguna.evidence.junit import read_junit
+from pytest_laguna.verdict import Verdict
+from tests.demo import CAMPAIGN, PROVES, Project, last_line, writable
+
+
+def test_gate_1_passes_and_leaves_a_sealed_verified_root(project: Project) -> None:
+    result = project.gate(1)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "gate 1: PASS: 2 clauses proven" in result.stdout
+    assert "lane cpu, campaign digest" in result.stdout
+    attempt = project.attempt()
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in attempt.rglob("*") if path.is_file()}
+    assert modes == {0o400}
+    assert stat.S_IMODE(attempt.stat().st_mode) == 0o500
+    code, gates, _ = project.verify()
+    assert (code, gates) == (
+        0,
+        [{"campaign": "demo", "lane": "cpu", "gate": 1, "attempt": 1, "verdict": "PASS", "reason": "2 clauses proven"}],
+    )
+    receipt = json.loads((attempt / "receipt.json").read_bytes())
+    assert receipt["_type"] == "https://in-toto.io/Statement/v1"
+    assert {subject["name"] for subject in receipt["subject"]} >= {"junit.xml", "journal.jsonl", "analysis.json"}
+
+
+def test_gate_2_opens_on_gate_1_and_names_its_receipt(project: Project) -> None:
+    assert project.gate(1).returncode == 0
+    assert project.gate(2).returncode == 0
+    start = json.loads((project.attempt(2) / "attempt.json").read_bytes())
+    assert start["previous"]["gate"] == 1
+    assert start["cards"] == ["0"]
+    assert project.verify()[0] == 0
+
+
+def test_gate_2_without_gate_1_is_refused_and_creates_nothing(project: Project) -> None:
+    before = sorted(project.directory.rglob("*"))
+    result = project.gate(2)
+    assert result.returncode == 4
+    assert "needs gate 1's PASS; there is no attempt" in last_line(result)
+    assert [path for path in sorted(project.directory.rglob("*")) if "__pycache__" not in path.parts] == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ("demo_candidate/__init__.py", "the candidate has changed since gate 1 passed"),
+        ("checks/test_first.py", "the harness has changed since gate 1 passed"),
+    ],
+)
+def test_gate_2_refuses_what_has_changed_since_gate_1(project: Project, changed: str, message: str) -> None:
+    assert project.gate(1).returncode == 0
+    with (project.directory / changed).open("a") as stream:
+        stream.write("# another line\n")
+    result = project.gate(2)
+    assert result.returncode == 4
+    assert message in last_line(result)
+
+
+def test_gate_2_refuses_another_campaign_digest(project: Project) -> None:
+    assert project.gate(1).returncode == 0
+    project.campaign(CAMPAIGN.replace("A demonstration", "Another"))
+    result = project.gate(2)
+    assert (result.returncode, "the campaign has changed since" in last_line(result)) == (4, True)
+
+
+def test_gate_2_needs_cards(project: Project) -> None:
+    assert project.gate(1).returncode == 0
+    result = project.pytest("--gate=2")
+    assert (result.returncode, "needs --cards" in last_line(result)) == (4, True)
+    assert not project.attempt(2).exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict", "reason"),
+    [
+        ("assert 1 == 2", "FAIL", "second: call: assert 1 == 2"),
+        ("pytest.fail('broken')", "FAIL", "broken"),
+        ("raise KeyError('x')", "VOID", "second: call: KeyError"),
+        ("pytest.skip('no card')", "NOT_PROVEN", "Skipped: no card"),
+        ("pytest.xfail('known')", "NOT_PROVEN", "known"),
+        ("return", "NOT_PROVEN", "passed without a proof"),
+        ("pytest.exit('enough', returncode=0)", "NOT_PROVEN", "ended early: setup of"),
+        ("from pytest_laguna.verdict import MeasuredNegativeError as E; raise E('slower')", "STOP", "slower"),
+        ("from pytest_laguna.verdict import UnusableEvidenceError as E; raise E('torn')", "VOID", "torn"),
+        ("prove('x', value=float('nan'))", "VOID", "cannot be written as RFC 8785 JSON"),
+        ("prove('x'); raise KeyboardInterrupt", "NOT_PROVEN", "pytest ended with exit status [2]"),
+        (r"raise AssertionError('\ud800 \x1b[31m lone')", "FAIL", "lone"),
+    ],
+)
+def test_what_a_test_does_decides_the_verdict(project: Project, body: str, verdict: str, reason: str) -> None:
+    project.tests(second=body)
+    result = project.gate(1)
+    assert result.returncode == Verdict(verdict).exit_code, result.stdout + result.stderr
+    assert f"gate 1: {verdict}: " in result.stdout
+    code, gates, _ = project.verify()
+    assert code == result.returncode
+    assert gates[0]["verdict"] == verdict
+    analysis = json.loads((project.attempt() / "analysis.json").read_bytes())
+    assert reason in analysis["reason"] + str(analysis["clauses"])
+    report = read_junit((project.attempt() / "junit.xml").read_bytes())
+    assert report.properties["verdict"] == verdict
+    assert project.gate(2).returncode == 4
+
+
+@pytest.mark.parametrize("body", ["assert False", "prove('x'); assert 0"])
+def test_a_failed_gate_closes_its_campaign_digest(project: Project, body: str) -> None:
+    project.tests(second=body)
+    assert project.gate(1).returncode == 21
+    project.tests()
+    result = project.gate(1)
+    assert result.returncode == 4
+    assert "attempt 0001 ended FAIL, which closes this campaign digest on lane cpu" in last_line(result)
+    project.campaign(CAMPAIGN + '\n[[amendments]]\ndate = 2026-07-26\nreason = "the test was wrong"\n')
+    assert project.gate(1).returncode == 0
+    assert [gate["attempt"] for gate in project.verify()[1]] == [2]
+
+
+def test_a_void_attempt_may_be_repeated_and_is_listed(project: Project) -> None:
+    project.tests(second="raise KeyError('x')")
+    assert project.gate(1).returncode == 22
+    project.tests()
+    assert project.gate(1).returncode == 0
+    start = json.loads((project.attempt(1, 2) / "attempt.json").read_bytes())
+    assert [(earlier["attempt"], earlier["verdict"]) for earlier in start["earlier"]] == [(1, "VOID")]
+
+
+def test_a_passed_device_gate_is_not_measured_again(project: Project) -> None:
+    assert [project.gate(1).returncode, project.gate(2).returncode] == [0, 0]
+    result = project.gate(2)
+    assert (result.returncode, "attempt 0001 ended PASS" in last_line(result)) == (4, True)
+
+
+def test_a_missing_attempt_number_is_noticed(project: Project) -> None:
+    project.tests(second="raise KeyError('x')")
+    project.gate(1)
+    project.gate(1)
+    with writable(project.sealed):
+        shutil.rmtree(project.attempt())
+    code, gates, _ = project.verify()
+    assert (code, "gate1/0001: missing" in gates[0]["reason"]) == (23, True)
+    result = project.gate(1)
+    assert (result.returncode, "have a gap" in last_line(result)) == (4, True)
+
+
+# Wrong use
+
+
+def test_an_unknown_gate(project: Project) -> None:
+    result = project.pytest("--gate=4")
+    assert (result.returncode, "no such gate; expected one of 1, 2, 3" in last_line(result)) == (4, True)
+
+
+def test_a_gate_that_the_campaign_does_not_declare(project: Project) -> None:
+    result = project.gate(3)
+    assert (result.returncode, "declares gates [1, 2] only" in last_line(result)) == (4, True)
+
+
+def test_a_bad_card_list(project: Project) -> None:
+    result = project.gate(2, "--cards=0,0")
+    assert (result.returncode, "--cards=0,0: card 0 is named twice" in last_line(result)) == (4, True)
+
+
+def test_cards_do_not_belong_to_gate_1(project: Project) -> None:
+    result = project.gate(1, "--cards=0")
+    assert (result.returncode, "--cards belongs to gates 2 and 3" in last_line(result)) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("device", "message"), [("tpu", "no such lane"), ("cuda", "campaign demo has no such lane; it has cpu")]
+)
+def test_an_unknown_lane(project: Project, device: str, message: str) -> None:
+    result = project.gate(1, f"--device={device}")
+    assert (result.returncode, message in last_line(result)) == (4, True)
+
+
+@pytest.mark.parametrize("arguments", [["-k", "first"], ["-n", "2"], ["checks/test_device.py"]])
+def test_what_could_change_a_gate_is_refused(project: Project, arguments: list[str]) -> None:
+    result = project.gate(1, *arguments)
+    assert result.returncode == 4
+    assert not project.sealed.exists()
+
+
+def test_arguments_that_leave_a_gate_alone_are_taken(project: Project) -> None:
+    result = project.gate(1, "-q", "-ra", "--tb=short", "--color=no", "-p", "no:cacheprovider", "checks/test_first.py")
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("name", ["PYTEST_ADDOPTS", "PYTEST_PLUGINS"])
+def test_arguments_from_the_environment_are_refused(project: Project, name: str) -> None:
+    result = project.gate(1, **{name: "-q" if name == "PYTEST_ADDOPTS" else "demo_candidate"})
+    assert (result.returncode, f"env -u {name}" in last_line(result)) == (4, True)
+
+
+def test_addopts_are_held_to_the_same_list(project: Project) -> None:
+    (project.directory / "pyproject.toml").write_text('[tool.pytest.ini_options]\naddopts = ["--maxfail=1"]\n')
+    result = project.gate(1)
+    assert (result.returncode, "--maxfail=1 (from addopts) is refused" in last_line(result)) == (4, True)
+
+
+def test_help_works_with_a_broken_campaign(project: Project) -> None:
+    project.campaign("not toml [")
+    result = project.pytest("--gate=1", "--help")
+    assert result.returncode == 0
+    assert "--sealed-root=DIR" in result.stdout
+
+
+def test_gate_tests_are_left_out_of_an_ordinary_run(project: Project) -> None:
+    result = project.pytest("checks")
+    assert (result.returncode, "3 deselected" in result.stdout) == (5, True)
+
+
+# The campaign and the tests
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (CAMPAIGN + "surprise = 1\n", "clauses.2.surprise"),
+        (CAMPAIGN.replace('lane = "cpu"', 'lane = "cpu"\nlane = "cpu"'), "Cannot overwrite a value"),
+    ],
+)
+def test_a_wrong_campaign_file(project: Project, text: str, message: str) -> None:
+    project.campaign(text)
+    result = project.gate(1)
+    assert result.returncode == 4
+    assert message in last_line(result)
+    assert not project.sealed.exists()
+
+
+def test_a_missing_campaign_file(project: Project) -> None:
+    (project.directory / "campaign.toml").unlink()
+    result = project.gate(1)
+    assert (result.returncode, "cannot be read (No such file" in last_line(result)) == (4, True)
+
+
+def test_a_clause_without_its_test(project: Project) -> None:
+    project.campaign(CAMPAIGN.replace("::test_second", "::test_gone"))
+    result = project.gate(1)
+    assert (result.returncode, "clause second: " in last_line(result)) == (4, True)
+
+
+def test_a_test_that_the_campaign_does_not_name(project: Project) -> None:
+    project.campaign(CAMPAIGN.replace('second = "checks/test_first.py::test_second"\n', ""))
+    result = project.gate(1)
+    assert (result.returncode, "test_second: differs from the campaign's frozen list" in last_line(result)) == (4, True)
+
+
+def test_a_test_file_that_cannot_be_collected(project: Project) -> None:
+    (project.directory / "checks" / "test_first.py").write_text("import nothing_of_that_name\n")
+    result = project.gate(1)
+    assert (result.returncode, "cannot be collected" in last_line(result)) == (4, True)
+    assert "nothing_of_that_name" in result.stdout
+    assert not project.attempt().exists()
+
+
+def test_a_candidate_that_is_not_installed(project: Project) -> None:
+    project.campaign(CAMPAIGN.replace("demo_candidate", "no_such_package"))
+    result = project.gate(1)
+    assert (result.returncode, "package no_such_package: not installed" in last_line(result)) == (4, True)
+
+
+def test_a_device_gate_whose_process_loads_a_runtime_is_void(project: Project) -> None:
+    (project.directory / "triton.py").write_text("")
+    project.tests(only="import triton; " + PROVES)
+    assert project.gate(1).returncode == 0
+    result = project.gate(2)
+    assert (result.returncode, "triton was loaded in the pytest process" in result.stdout) == (22, True)
+
+
+def test_a_device_gate_does_not_start_with_a_runtime_loaded(project: Project) -> None:
+    (project.directory / "triton.py").write_text("")
+    (project.directory / "conftest.py").write_text("import triton\n")
+    assert project.gate(1).returncode == 0
+    result = project.gate(2)
+    assert (result.returncode, "triton is loaded in the pytest process" in last_line(result)) == (4, True)
+
+
+# The sealed root
+
+
+def test_a_root_behind_a_symbolic_link(project: Project) -> None:
+    (project.directory / "real").mkdir(mode=0o700)
+    (project.directory / "link").symlink_to("real")
+    result = project.gate(1, "--sealed-root=link")
+    assert (result.returncode, "behind a symbolic link" in last_line(result)) == (4, True)
+    assert list((project.directory / "real").iterdir()) == []
+
+
+def test_a_root_with_open_modes(project: Project) -> None:
+    project.sealed.mkdir(mode=0o755)
+    project.sealed.chmod(0o755)
+    result = project.gate(1)
+    assert (result.returncode, "mode 0755 lets others in; expected 0700" in last_line(result)) == (4, True)
+
+
+def test_a_root_of_another_user(project: Project) -> None:
+    foreign = project.sealed if os.geteuid() == 0 else Path("/")
+    if os.geteuid() == 0:
+        project.sealed.mkdir(mode=0o700)
+        os.chown(project.sealed, 12345, -1)
+    result = project.gate(1, f"--sealed-root={foreign}")
+    assert (result.returncode, "owned by user" in last_line(result)) == (4, True)
+
+
+def test_a_root_that_is_a_file(project: Project) -> None:
+    project.sealed.write_text("")
+    result = project.gate(1)
+    assert (result.returncode, "not a directory" in last_line(result)) == (4, True)
+
+
+def test_a_root_in_a_checkout_must_be_ignored(project: Project) -> None:
+    subprocess.run(["/usr/bin/env", "git", "init", "-q", str(project.directory)], check=True)
+    result = project.gate(1)
+    assert (result.returncode, "inside a git checkout that does not ignore it" in last_line(result)) == (4, True)
+    (project.directory / ".gitignore").write_text("sealed/\n")
+    assert project.gate(1).returncode == 0
+
+
+def test_two_sessions_do_not_share_a_lane(project: Project) -> None:
+    lane = project.sealed / "demo" / "cpu"
+    lane.mkdir(parents=True, mode=0o700)
+    project.sealed.chmod(0o700)
+    descriptor = os.open(lane, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        result = project.gate(1)
+    finally:
+        os.close(descriptor)
+    assert (result.returncode, "another gate session is at work there" in last_line(result)) == (4, True)
+    assert not project.attempt().exists()
+
+
+def test_racing_sessions_leave_one_attempt_each_or_a_refusal(project: Project) -> None:
+    project.tests(second="import time; time.sleep(1); " + PROVES)
+    racers = [
+        subprocess.Popen(
+            project.command("--gate=1"),
+            cwd=project.directory,
+            env=project.environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for _ in range(3)
+    ]
+    codes = sorted(racer.wait(timeout=120) for racer in racers)
+    assert codes.count(0) >= 1
+    assert set(codes) <= {0, 4}
+    assert len(list((project.sealed / "demo" / "cpu" / "gate1").iterdir())) == codes.count(0)
+    assert project.verify()[0] == 0
+
+
+def test_a_half_written_root_does_not_open_the_next_gate(project: Project) -> None:
+    assert project.gate(1).returncode == 0
+    with writable(project.attempt()):
+        (project.attempt() / "receipt.json").unlink()
+    code, gates, _ = project.verify()
+    assert (code, gates[0]["verdict"]) == (23, "NOT_PROVEN")
+    assert "receipt.json: missing; the session ended after its last test" in gates[0]["reason"]
+    result = project.gate(2)
+    assert (result.returncode, "its newest attempt is NOT_PROVEN" in last_line(result)) == (4, True)
+
+
+def test_verify_needs_a_root(project: Project) -> None:
+    code, _, message = project.verify()
+    assert (code, "not a directory; expected a sealed root" in message) == (4, True)
+    project.sealed.mkdir()
+    assert project.verify()[:2] == (23, [])
+
+
+# The JUnit report
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"PASS", b"PASs", 1)),
+        lambda path: path.write_bytes(path.read_bytes().replace(b' tests="2"', b"", 1)),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"    </testcase>", b"<skipped/></testcase>", 1)),
+        lambda path: path.write_bytes(path.read_bytes().replace(b'attempt" value="1"', b'attempt" value="2"', 1)),
+    ],
+    ids=["missing", "empty", "edited", "no-counts", "skip", "stale"],
+)  # fmt: skip
+def test_a_damaged_report_is_named_and_opens_nothing(project: Project, damage: object) -> None:
+    assert project.gate(1).returncode == 0
+    path = project.attempt() / "junit.xml"
+    before = path.read_bytes()
+    with writable(project.attempt()):
+        damage(path)  # type: ignore[operator]
+    assert not path.exists() or path.read_bytes() != before
+    code, gates, _ = project.verify()
+    assert code == 22
+    assert gates[0]["reason"].startswith("junit.xml: ")
+    result = project.gate(2)
+    assert (result.returncode, "junit.xml: " in last_line(result)) == (4, True)
+
+
+def test_junitxml_gets_the_same_report(project: Project) -> None:
+    assert project.gate(1, "--junitxml=out/report.xml").returncode == 0
+    copy = project.directory / "out" / "report.xml"
+    assert copy.read_bytes() == (project.attempt() / "junit.xml").read_bytes()
+
+
+def test_yesterdays_junitxml_is_refused(project: Project) -> None:
+    (project.directory / "report.xml").write_text("<testsuites/>")
+    result = project.gate(1, "--junitxml=report.xml")
+    assert (result.returncode, "exists already" in last_line(result)) == (4, True)
+    assert (project.directory / "report.xml").read_text() == "<testsuites/>"
+
+
+# Sessions that do not end
+
+
+@pytest.mark.parametrize(
+    ("body", "how"),
+    [
+        ("import os; os._exit(0)", "with exit status 0"),
+        ("import os; os.kill(os.getpid(), 9)", "with killed by signal 9"),
+        ("import ctypes; ctypes.string_at(0)", "with killed by signal 11"),
+    ],
+)
+def test_a_test_that_ends_the_process_proves_nothing(project: Project, body: str, how: str) -> None:
+    project.tests(second=body)
+    result = project.gate(1)
+    assert result.returncode == 23
+    assert last_line(result).startswith("NOT_PROVEN: the session ended during checks/test_first.py::test_second")
+    assert how in last_line(result)
+    code, gates, _ = project.verify()
+    assert (code, "receipt.json: missing" in gates[0]["reason"]) == (23, True)
+    assert project.gate(2).returncode == 4
+
+
+def _start_and_wait_for_test(project: Project) -> subprocess.Popen[str]:
+    project.tests(second="import time; time.sleep(60); " + PROVES)
+    process = subprocess.Popen(
+        project.command("--gate=1"),
+        cwd=project.directory,
+        env=project.environment(),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    journal = project.attempt() / "journal.jsonl"
+    deadline = time.monotonic() + 60
+    while not (journal.exists() and journal.read_bytes().count(b'"test-started"') == 2):
+        assert time.monotonic() < deadline, "the session did not reach its second test"
+        time.sleep(0.05)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_request_to_stop_ends_with_a_receipt(project: Project, number: signal.Signals) -> None:
+    process = _start_and_wait_for_test(project)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 23, output
+    assert "gate 1: NOT_PROVEN: pytest ended with exit status [2]" in output
+    assert (project.attempt() / "receipt.json").exists()
+
+
+def test_a_killed_session_leaves_no_process_and_its_journal(project: Project) -> None:
+    process = _start_and_wait_for_test(project)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.kill()
+    process.communicate(timeout=60)
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{child}").exists() for child in children):
+        assert time.monotonic() < deadline, f"{children} outlived their watcher"
+        time.sleep(0.05)
+    code, gates, _ = project.verify()
+    assert (code, "the session ended during checks/test_first.py::test_second" in gates[0]["reason"]) == (23, True)
+    project.tests()
+    assert project.gate(1).returncode == 0
+
+
+def test_a_file_size_limit_during_the_session_is_not_proven(project: Project) -> None:
+    project.tests(first="for n in range(50): prove('x' * 4096)")
+    result = project.run(["/usr/bin/prlimit", "--fsize=65536", *project.command("--gate=1")])
+    assert result.returncode == 23, result.stdout + result.stderr
+    assert "gate 1: NOT_PROVEN: evidence cannot be written to" in result.stdout
+    assert not (project.attempt() / "receipt.json").exists()
+    assert (project.attempt() / "journal.jsonl").stat().st_size > 4096
+    assert project.verify()[0] == 23
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root; the size limit test does not")
+@pytest.mark.parametrize(("kilobytes", "code"), [(4, 4), (60, 23)])
+def test_a_full_disk(project: Project, kilobytes: int, code: int) -> None:
+    """With 4 kB the attempt cannot be opened; with 60 kB the journal runs full."""
+    project.tests(first="for n in range(50): prove('x' * 4096)")
+    mount = project.directory / "small"
+    mount.mkdir(mode=0o700)
+    script = f'mount -t tmpfs -o size={kilobytes}k,mode=0700 small small && exec "$@" --sealed-root=small'
+    command = ["/usr/bin/unshare", "-m", "sh", "-c", script, "sh", *project.command("--gate=1")]
+    result = project.run(command)
+    assert result.returncode == code, result.stdout + result.stderr
+    assert "No space left on device" in result.stdout + result.stderr
+    assert "PASS" not in result.stdout

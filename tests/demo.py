@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small project with a campaign of two gates, for tests of the session: real pytest processes, no vLLM."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+CAMPAIGN = """\
+schema = "pytest-laguna-campaign-v1"
+name = "demo"
+lane = "cpu"
+gates = [1, 2]
+
+[preregistration]
+title = "A demonstration"
+date = 2026-07-25
+sha256 = "{zeros}"
+
+[candidate]
+package = "demo_candidate"
+flag = "DEMO_FLAG"
+control = "0"
+treatment = "1"
+validator = "python"
+
+[lanes.cpu]
+vllm = "0.32.0"
+
+[clauses.1]
+first = "checks/test_first.py::test_first"
+second = "checks/test_first.py::test_second"
+
+[clauses.2]
+only = "checks/test_device.py::test_only"
+""".format(zeros="0" * 64)
+
+FIRST = """\
+import pytest
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("first")
+def test_first(prove):
+    {first}
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("second")
+def test_second(prove):
+    {second}
+"""
+
+DEVICE = """\
+import pytest
+
+@pytest.mark.gate(2)
+@pytest.mark.clause("only")
+def test_only(prove):
+    {only}
+"""
+
+PROVES = 'prove("shown", seen=[1, 2.5, "three"])'
+
+
+class Project:
+    """The demonstration project in a directory, and what its sessions left there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.sealed = directory / "sealed"
+        (directory / "checks").mkdir()
+        (directory / "demo_candidate").mkdir()
+        (directory / "demo_candidate" / "__init__.py").write_text("ANSWER = 42\n")
+        (directory / "pyproject.toml").write_text('[tool.pytest.ini_options]\nstrict = true\npythonpath = ["."]\n')
+        self.campaign(CAMPAIGN)
+        self.tests()
+
+    def campaign(self, text: str) -> None:
+        (self.directory / "campaign.toml").write_text(text)
+
+    def tests(self, *, first: str = PROVES, second: str = PROVES, only: str = PROVES) -> None:
+        (self.directory / "checks" / "test_first.py").write_text(FIRST.format(first=first, second=second))
+        (self.directory / "checks" / "test_device.py").write_text(DEVICE.format(only=only))
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "pytest", "--campaign=campaign.toml", *arguments]
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
+        return kept | {"PYTHONPATH": str(self.directory)} | variables
+
+    def pytest(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return self.run(self.command(*arguments), **variables)
+
+    def run(self, command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=self.directory,
+            env=self.environment(**variables),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def gate(self, number: int, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        cards = ["--cards=0"] if number > 1 and not any(a.startswith("--cards") for a in arguments) else []
+        return self.pytest(f"--gate={number}", *cards, *arguments, **variables)
+
+    def verify(self) -> tuple[int, list[dict[str, Any]], str]:
+        """Exit code, the gates of the JSON object, and what stood on standard error."""
+        command = [sys.executable, "-m", "pytest_laguna.cli", "verify", str(self.sealed), "--json"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return result.returncode, json.loads(result.stdout)["gates"] if result.stdout else [], result.stderr
+
+    def attempt(self, gate: int = 1, number: int = 1) -> Path:
+        return self.sealed / "demo" / "cpu" / f"gate{gate}" / f"{number:04d}"
+
+
+def last_line(result: subprocess.CompletedProcess[str]) -> str:
+    """The last line of standard error: where refusals stand."""
+    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+@contextmanager
+def writable(path: Path) -> Iterator[None]:
+    """Lift the write protection of a sealed attempt for as long as a test damages it."""
+    directories = [path, *(entry for entry in path.rglob("*") if entry.is_dir() and not entry.is_symlink())]
+    for directory in directories:
+        directory.chmod(0o700)
+    for entry in path.rglob("*"):
+        if entry.is_file() and not entry.is_symlink():
+            entry.chmod(0o600)
+    yield

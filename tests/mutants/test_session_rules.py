@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rule that judges a session has a mutant: a good journal with one fact changed, refused by that rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_laguna.analysis.clauses import CAUSE_VERDICT, CLAUSE_RULES, SESSION_RULES
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.journal import Journal
+from pytest_laguna.verdict import Verdict
+from pytest_laguna.verification import verify_attempt
+from tests.demo import writable
+from tests.sealed import Events, build, good_events, phase, restamp
+
+FIRST = "checks/test_first.py::test_first"
+SECOND = "checks/test_first.py::test_second"
+
+# good_events(): start, setup, proof, call, teardown of the first test at 0 to 4, of the second at 5 to 9.
+
+
+def _replaced(index: int, event: tuple[Any, dict[str, Any]]) -> Callable[[Events], Events]:
+    return lambda events: [*events[:index], event, *events[index + 1 :]]
+
+
+def _without(*indices: int) -> Callable[[Events], Events]:
+    return lambda events: [event for index, event in enumerate(events) if index not in indices]
+
+
+def _and(*more: tuple[Any, dict[str, Any]]) -> Callable[[Events], Events]:
+    return lambda events: [*events, *more]
+
+
+MUTANTS: list[tuple[str, Callable[[Events], Events], int, str, str]] = [
+    ("ran-once", _without(5, 6, 7, 8, 9), 0, "NOT_PROVEN", "second: did not run"),
+    ("ran-once", _and(("test-started", {"nodeid": SECOND})), 0, "VOID", "second: ran 2 times"),
+    ("ran-once", _and(phase(SECOND, "call")), 0, "VOID", "second: ran 1 times; expected once"),
+    ("phases-complete", _without(9), 0, "NOT_PROVEN", "second: ended early: setup, call of"),
+    ("phases-complete", _without(6), 0, "NOT_PROVEN", "second: ended early: call, teardown of"),
+    ("proof-given", _without(7), 0, "NOT_PROVEN", "second: passed without a proof"),
+    ("session-ended-well", _and(), 2, "NOT_PROVEN", "pytest ended with exit status [2]"),
+    ("session-ended-well", _and(), 3, "NOT_PROVEN", "pytest ended with exit status [3]"),
+    ("session-finished", _and(("session-started", {})), 0, "NOT_PROVEN", "does not start with the session's start"),
+    ("session-finished", _and(("session-finished", {"exit_status": 0})), 0, "NOT_PROVEN", "ended early"),
+    ("no-problem", _and(("problem", {"reason": "torch was loaded"})), 0, "VOID", "torch was loaded"),
+    ("nothing-else-ran", _and(("test-started", {"nodeid": "a.py::b"})), 0, "VOID", "a.py::b ran; it is not in"),
+]
+MUTANTS += [
+    (
+        "phases-clean",
+        _replaced(8, phase(SECOND, "call", outcome="failed", cause=cause, reason="because")),
+        1,
+        verdict,
+        "second: call: because",
+    )
+    for cause, verdict in CAUSE_VERDICT.items()
+]
+MUTANTS += [
+    (
+        "phases-clean",
+        _replaced(index, phase(SECOND, when, outcome="failed", cause="assertion", reason="because")),
+        1,
+        "VOID",
+        f"second: {when}: because",
+    )
+    for index, when in ((6, "setup"), (9, "teardown"))
+]
+
+
+def test_the_good_root_passes(tmp_path: Path) -> None:
+    lane = build(tmp_path).parent.parent
+    assert verify_attempt(lane, 1, 1).verdict is Verdict.PASS
+
+
+def test_every_rule_has_a_mutant() -> None:
+    assert {rule for rule, *_ in MUTANTS} == {*CLAUSE_RULES, *SESSION_RULES, "nothing-else-ran"}
+
+
+@pytest.mark.parametrize(
+    ("mutate", "exit_status", "verdict", "reason"),
+    [mutant[1:] for mutant in MUTANTS],
+    ids=[f"{index}-{mutant[0]}" for index, mutant in enumerate(MUTANTS)],
+)
+def test_the_mutant_is_caught_for_its_reason(
+    tmp_path: Path, mutate: Callable[[Events], Events], exit_status: int, verdict: str, reason: str
+) -> None:
+    attempt = build(tmp_path, mutate(good_events()), exit_status=exit_status)
+    report = verify_attempt(attempt.parent.parent, 1, 1)
+    assert report.verdict == verdict
+    assert reason in report.reason
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        phase(SECOND, "nowhere"),
+        phase(SECOND, "call", seconds=-1),
+        phase(SECOND, "call", surprise=1),
+        ("proof", {"nodeid": SECOND, "statement": 3, "observed": {}}),
+        ("proof", {"nodeid": SECOND}),
+    ],
+)
+def test_an_event_without_its_form_is_void_and_never_an_exception(
+    tmp_path: Path, event: tuple[Any, dict[str, Any]]
+) -> None:
+    attempt = build(tmp_path)
+    with writable(attempt):
+        (attempt / "journal.jsonl").unlink()
+        journal = Journal(attempt / "journal.jsonl", files.sha256_file(attempt / "attempt.json"))
+        journal.append("session-started")
+        journal.append(event[0], **event[1])
+        journal.close()
+        restamp(attempt, lambda manifest: manifest)
+    report = verify_attempt(attempt.parent.parent, 1, 1)
+    assert report.verdict is Verdict.VOID
+    assert "journal event 1: " in report.reason

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rule of verification has a mutant: a good sealed attempt with one fact changed, refused by that rule."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_laguna.evidence.schemas import AttemptStart, Earlier, Previous, read_model
+from pytest_laguna.verdict import Verdict
+from pytest_laguna.verification import RULES, GateReport, verify_attempt, verify_root
+from tests.demo import CAMPAIGN, writable
+from tests.sealed import build, good_events, phase, reseal, restamp
+
+SECOND = "checks/test_first.py::test_second"
+
+
+def _verify(attempt: Path) -> GateReport:
+    return verify_attempt(attempt.parent.parent, int(attempt.parent.name.removeprefix("gate")), int(attempt.name))
+
+
+def _edit(name: str, old: bytes, new: bytes) -> Callable[[Path], None]:
+    def edit(attempt: Path) -> None:
+        with writable(attempt):
+            content = (attempt / name).read_bytes()
+            assert old in content
+            (attempt / name).write_bytes(content.replace(old, new, 1))
+
+    return edit
+
+
+def _edit_and_restamp(name: str, old: bytes, new: bytes) -> Callable[[Path], None]:
+    def edit(attempt: Path) -> None:
+        _edit(name, old, new)(attempt)
+        restamp(attempt, lambda manifest: manifest)
+
+    return edit
+
+
+def _unlink(name: str) -> Callable[[Path], None]:
+    def unlink(attempt: Path) -> None:
+        with writable(attempt):
+            (attempt / name).unlink()
+
+    return unlink
+
+
+def _add(name: str) -> Callable[[Path], None]:
+    def add(attempt: Path) -> None:
+        with writable(attempt):
+            (attempt / name).write_bytes(b"")
+
+    return add
+
+
+def _link(name: str) -> Callable[[Path], None]:
+    def link(attempt: Path) -> None:
+        with writable(attempt):
+            (attempt / name).rename(attempt.parent / "moved")
+            (attempt / name).symlink_to(attempt.parent / "moved")
+
+    return link
+
+
+def _claim_pass(attempt: Path) -> None:
+    """A failed session whose verdict object and everything behind it say PASS."""
+    with writable(attempt):
+        path = attempt / "analysis.json"
+        path.write_bytes(path.read_bytes().replace(b"FAIL", b"PASS"))
+    restamp(attempt, lambda manifest: manifest)
+
+
+MUTANTS: list[tuple[str, Callable[[Path], None], str, str]] = [
+    ("attempt-in-place", _unlink("attempt.json"), "NOT_PROVEN", "attempt.json: missing"),
+    ("attempt-in-place", lambda attempt: reseal(attempt, lane="cuda"), "VOID", "attempt.json: states"),
+    ("attempt-in-place", lambda attempt: reseal(attempt, campaign_name="other"), "VOID", "attempt.json: states"),
+    ("receipt-present", _unlink("receipt.json"), "NOT_PROVEN", "receipt.json: missing; the session ended after"),
+    ("manifest-holds", _edit("evidence/identity.json", b"demo", b"demO"), "VOID", "evidence/identity.json: changed"),
+    ("manifest-holds", _edit("junit.xml", b"PASS", b"PASs"), "VOID", "junit.xml: changed"),
+    ("manifest-holds", _unlink("journal.jsonl"), "VOID", "journal.jsonl: missing; the manifest lists it"),
+    ("manifest-holds", _add("evidence/extra"), "VOID", "evidence/extra: extra"),
+    ("manifest-holds", _link("junit.xml"), "VOID", "junit.xml: neither a regular file nor a directory"),
+    (
+        "manifest-bound",
+        _edit("manifest.json", b"{", b"{ "),
+        "VOID",
+        "manifest.json: not the one that receipt.json names",
+    ),
+    ("manifest-bound", _unlink("manifest.json"), "VOID", "manifest.json: No such file"),
+    ("manifest-bound", _edit("receipt.json", b"{", b"{ "), "VOID", "receipt.json: not in canonical form"),
+    ("analysis-derives", _edit_and_restamp("analysis.json", b"2 clauses", b"3 clauses"), "VOID", "analysis.json: does"),
+    ("report-derives", _edit_and_restamp("junit.xml", b"demo cpu", b"DEMO cpu"), "VOID", "junit.xml: does not follow"),
+    (
+        "report-derives",
+        _edit_and_restamp("junit.xml", b'tests="2"', b'tests="1"'),
+        "VOID",
+        "junit.xml: testsuite states",
+    ),
+    ("receipt-derives", _edit("receipt.json", b"2 clauses", b"3 clauses"), "VOID", "receipt.json: does not follow"),
+    ("campaign-frozen", _edit_and_restamp("evidence/campaign.toml", b"A dem", b"B dem"), "VOID", "not the campaign"),
+    ("campaign-frozen", _edit_and_restamp("evidence/campaign.toml", b"[", b"x["), "VOID", "evidence/campaign.toml: "),
+    (
+        "campaign-frozen",
+        lambda attempt: reseal(attempt, clauses=[["first", "checks/test_first.py::test_first"]]),
+        "VOID",
+        "attempt.json: its clauses are not those of evidence/campaign.toml",
+    ),
+    ("identity-recorded", lambda attempt: reseal(attempt, record="1" * 64), "VOID", "not the record that attempt.json"),
+    (
+        "identity-recorded",
+        lambda attempt: reseal(
+            attempt,
+            identity={"campaign": _digest(attempt), "candidate": "1" * 64, "harness": "2" * 64},
+        ),
+        "VOID",
+        "its candidate files do not give the digest",
+    ),
+    (
+        "earlier-complete",
+        lambda attempt: reseal(attempt, earlier=[{"attempt": 1, "receipt": None, "campaign": None, "verdict": "VOID"}]),
+        "NOT_PROVEN",
+        "lists earlier attempts [1]",
+    ),
+    (
+        "previous-passed",
+        lambda attempt: reseal(attempt, previous={"gate": 1, "attempt": 1, "receipt": "0" * 64}),
+        "VOID",
+        "names no attempt of gate 0",
+    ),
+]
+
+
+def _digest(attempt: Path) -> str:
+    return read_model(attempt / "attempt.json", AttemptStart).identity.campaign
+
+
+def test_every_rule_has_a_mutant() -> None:
+    assert {rule for rule, *_ in MUTANTS} == set(RULES)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "verdict", "reason"),
+    [mutant[1:] for mutant in MUTANTS],
+    ids=[f"{index}-{mutant[0]}" for index, mutant in enumerate(MUTANTS)],
+)
+def test_the_mutant_is_caught_for_its_reason(
+    tmp_path: Path, mutate: Callable[[Path], None], verdict: str, reason: str
+) -> None:
+    attempt = build(tmp_path)
+    mutate(attempt)
+    report = _verify(attempt)
+    assert report.verdict == verdict
+    assert reason in report.reason
+
+
+def test_a_failed_session_cannot_be_called_passed(tmp_path: Path) -> None:
+    events = good_events()
+    events[8] = phase(SECOND, "call", outcome="failed", cause="assertion", reason="no")
+    attempt = build(tmp_path, events, exit_status=1)
+    assert _verify(attempt).verdict is Verdict.FAIL
+    _claim_pass(attempt)
+    report = _verify(attempt)
+    assert (report.verdict, "analysis.json: does not follow" in report.reason) == (Verdict.VOID, True)
+
+
+def test_an_earlier_attempt_is_bound_by_the_next_one(tmp_path: Path) -> None:
+    events = good_events()
+    events[8] = phase(SECOND, "call", outcome="failed", cause="error", reason="no")
+    first = build(tmp_path, events, exit_status=1)
+    seen = _verify(first)
+    earlier = Earlier(attempt=1, receipt=seen.receipt, campaign=_digest(first), verdict=seen.verdict)
+    second = build(tmp_path, earlier=[earlier])
+    assert _verify(second).verdict is Verdict.PASS
+    with writable(first):
+        (first / "receipt.json").unlink()
+    report = _verify(second)
+    assert (report.verdict, "gate1/0001/receipt.json: not the one" in report.reason) == (Verdict.VOID, True)
+    with writable(first):
+        shutil.rmtree(first)
+    report = _verify(second)
+    assert (report.verdict, "gate1/0001: missing" in report.reason) == (Verdict.NOT_PROVEN, True)
+
+
+def test_a_later_gate_falls_with_the_one_that_opened_it(tmp_path: Path) -> None:
+    first = build(tmp_path)
+    receipt = _verify(first).receipt
+    assert receipt is not None
+    second = build(tmp_path, gate=2, previous=Previous(gate=1, attempt=1, receipt=receipt))
+    assert _verify(second).verdict is Verdict.PASS
+    reseal(first, plugins=["another"])
+    report = _verify(second)
+    assert (report.verdict, "gate1/0001/receipt.json: not the receipt" in report.reason) == (Verdict.VOID, True)
+
+
+def test_a_failed_gate_opens_nothing_even_when_it_is_named(tmp_path: Path) -> None:
+    first = build(tmp_path, good_events()[:-1])
+    receipt = _verify(first).receipt
+    assert receipt is not None
+    second = build(tmp_path, gate=2, previous=Previous(gate=1, attempt=1, receipt=receipt))
+    report = _verify(second)
+    assert (report.verdict, "opened gate 2 but is NOT_PROVEN now" in report.reason) == (Verdict.VOID, True)
+
+
+def test_gate_2_must_name_gate_1(tmp_path: Path) -> None:
+    attempt = build(tmp_path, gate=2)
+    assert _verify(attempt).reason == "attempt.json: names no attempt of gate 1"
+
+
+@pytest.mark.parametrize("where", ["stray", "demo/stray", "demo/cpu/stray", "demo/cpu/gate4"])
+def test_what_does_not_belong_into_a_root_is_void(tmp_path: Path, where: str) -> None:
+    build(tmp_path)
+    (tmp_path / "sealed" / where).write_text("")
+    worst = [report for report in verify_root(tmp_path / "sealed") if report.verdict is Verdict.VOID]
+    assert len(worst) == 1
+    assert where.rpartition("/")[2] in worst[0].reason
+
+
+def test_what_does_not_belong_among_attempts_is_void(tmp_path: Path) -> None:
+    build(tmp_path)
+    (tmp_path / "sealed" / "demo" / "cpu" / "gate1" / "copy of 0001").mkdir()
+    (report,) = verify_root(tmp_path / "sealed")
+    assert (report.verdict, "copy of 0001: not an attempt" in report.reason) == (Verdict.VOID, True)
+
+
+def test_verification_works_on_a_copy_with_other_modes(tmp_path: Path) -> None:
+    build(tmp_path)
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "sealed", copy)
+    for path in copy.rglob("*"):
+        path.chmod(0o777)
+    assert [report.verdict for report in verify_root(copy)] == [Verdict.PASS]
+
+
+def test_any_changed_byte_is_named(tmp_path: Path) -> None:
+    """A sample of single-byte changes over every file: none verifies, and each names the file or what it broke."""
+    attempt = build(tmp_path)
+    generator = random.Random(7)  # noqa: S311 - a reproducible sample, not a secret
+    with writable(attempt):
+        for path in sorted(path for path in attempt.rglob("*") if path.is_file()):
+            content = path.read_bytes()
+            for _ in range(40):
+                index = generator.randrange(len(content))
+                changed = bytearray(content)
+                changed[index] ^= 1 << generator.randrange(8)
+                path.write_bytes(changed)
+                report = _verify(attempt)
+                assert report.verdict is not Verdict.PASS, (path.name, index)
+                assert path.name in report.reason, (path.name, report.reason)
+            path.write_bytes(content)
+    assert _verify(attempt).verdict is Verdict.PASS
+
+
+def test_an_unreadable_file_is_void(tmp_path: Path) -> None:
+    attempt = build(tmp_path)
+    with writable(attempt):
+        (attempt / "evidence" / "identity.json").unlink()
+        os.mkfifo(attempt / "evidence" / "identity.json")
+    report = _verify(attempt)
+    assert (report.verdict, "evidence/identity.json: neither" in report.reason) == (Verdict.VOID, True)
+
+
+def test_the_demonstration_campaign_is_the_one_in_the_root(tmp_path: Path) -> None:
+    attempt = build(tmp_path)
+    assert (attempt / "evidence" / "campaign.toml").read_text() == CAMPAIGN

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds sealed attempts in process from a list of journal events, so that a test can change one fact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_laguna.attempt import Attempt, Precondition
+from pytest_laguna.campaign import parse_campaign
+from pytest_laguna.evidence import files, root
+from pytest_laguna.evidence.schemas import Analysis, AttemptStart, Earlier, Identity, Manifest, Previous, read_model
+from pytest_laguna.options import GateOptions
+from pytest_laguna.precondition import Gate
+from pytest_laguna.verdict import JSON
+from pytest_laguna.verification import derive_analysis, derive_junit, derive_receipt
+from tests.demo import CAMPAIGN, writable
+
+SOURCES: dict[str, JSON] = {"demo_candidate/__init__.py": "0" * 64}
+
+Events = list[tuple[Any, dict[str, Any]]]
+
+
+def phase(nodeid: str, when: str, **changed: Any) -> tuple[str, dict[str, Any]]:
+    data = {
+        "nodeid": nodeid,
+        "when": when,
+        "outcome": "passed",
+        "cause": "",
+        "reason": "",
+        "detail": "",
+        "seconds": 0.5,
+    }
+    return "phase", data | changed
+
+
+def good_events(gate: int = 1) -> Events:
+    """What a passing session writes between its start and its end."""
+    events: Events = []
+    for nodeid in _gate(Path("/nowhere"), gate).clauses.values():
+        events.append(("test-started", {"nodeid": nodeid}))
+        events.append(phase(nodeid, "setup"))
+        events.append(("proof", {"nodeid": nodeid, "statement": "shown", "observed": {"seen": 1}}))
+        events += [phase(nodeid, "call"), phase(nodeid, "teardown")]
+    return events
+
+
+def _gate(directory: Path, gate: int) -> Gate:
+    chosen = GateOptions(
+        gate=gate,
+        campaign=directory / "campaign.toml",
+        lane=None,
+        cards=("0",) if gate > 1 else (),
+        sealed_root=directory / "sealed",
+        junit=None,
+    )
+    campaign = parse_campaign(CAMPAIGN.encode(), "campaign.toml")
+    return Gate(chosen, campaign, "cpu", campaign.gate_clauses(gate))
+
+
+def build(  # noqa: PLR0913 - what may differ between two attempts
+    directory: Path,
+    events: Sequence[tuple[Any, dict[str, Any]]] | None = None,
+    *,
+    gate: int = 1,
+    exit_status: int = 0,
+    previous: Previous | None = None,
+    earlier: list[Earlier] | None = None,
+) -> Path:
+    """Write and seal an attempt of the demonstration campaign; returns its directory."""
+    (directory / "campaign.toml").write_text(CAMPAIGN)
+    settled = _gate(directory, gate)
+    identity = Identity(
+        campaign=settled.campaign.digest, candidate=files.digest_of(SOURCES), harness=files.digest_of(SOURCES)
+    )
+    record: dict[str, JSON] = {"candidate": SOURCES, "harness": SOURCES}
+    precondition = Precondition(identity, record, previous, earlier or [])
+    attempt = Attempt(settled, precondition, plugins=["pytest 9"], arguments=[f"--gate={gate}"])
+    for kind, data in good_events(gate) if events is None else events:
+        attempt.append(kind, **data)
+    assert attempt.finish(exit_status) is not None, attempt.broken
+    return attempt.directory
+
+
+def reseal(attempt: Path, **changed: Any) -> None:
+    """Change fields of ``attempt.json`` and derive everything behind it again, as a forger of receipts would."""
+    with writable(attempt):
+        start = read_model(attempt / root.ATTEMPT, AttemptStart)
+        start = AttemptStart.model_validate(start.model_dump(by_alias=True) | changed)
+        content = files.canonical_json(start.canonical())
+        _rechain(attempt, content)
+        (attempt / root.ATTEMPT).write_bytes(content)
+        analysis = derive_analysis(attempt, start)
+        (attempt / root.ANALYSIS).write_bytes(files.canonical_json(analysis.canonical()))
+        (attempt / root.JUNIT).write_bytes(derive_junit(start, analysis))
+        restamp(attempt, lambda manifest: manifest)
+
+
+def restamp(attempt: Path, change: Callable[[Manifest], Manifest]) -> None:
+    """Take the manifest again, change it, and write the receipt that goes with it."""
+    with writable(attempt):
+        manifest = change(root.take_manifest(attempt))
+        (attempt / root.MANIFEST).write_bytes(files.canonical_json(manifest.canonical()))
+        start = read_model(attempt / root.ATTEMPT, AttemptStart)
+        analysis = read_model(attempt / root.ANALYSIS, Analysis)
+        (attempt / root.RECEIPT).write_bytes(derive_receipt(attempt, start, analysis, manifest))
+
+
+def _rechain(attempt: Path, attempt_json: bytes) -> None:
+    previous = files.sha256_bytes(attempt_json)
+    lines = []
+    for line in (attempt / root.JOURNAL).read_bytes().splitlines():
+        event = files.parse_json(line, "journal")
+        assert isinstance(event, dict)
+        lines.append(files.canonical_json(event | {"previous": previous}))
+        previous = files.sha256_bytes(lines[-1])
+    (attempt / root.JOURNAL).write_bytes(b"\n".join(lines) + b"\n")

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from pytest_laguna.campaign import CampaignError, parse_campaign
+from tests.demo import CAMPAIGN
+
+
+def test_the_digest_is_that_of_the_content_and_not_of_the_spelling() -> None:
+    campaign = parse_campaign(CAMPAIGN.encode(), "campaign.toml")
+    spelled = CAMPAIGN.replace('name = "demo"', "name = 'demo'  # a comment")
+    assert parse_campaign(spelled.encode(), "campaign.toml").digest == campaign.digest
+    changed = CAMPAIGN.replace('treatment = "1"', 'treatment = "2"')
+    assert parse_campaign(changed.encode(), "campaign.toml").digest != campaign.digest
+
+
+def test_the_order_of_clauses_is_part_of_what_runs() -> None:
+    campaign = parse_campaign(CAMPAIGN.encode(), "campaign.toml")
+    assert list(campaign.gate_clauses(1)) == ["first", "second"]
+    assert campaign.gate_clauses(3) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (CAMPAIGN + "surprise = 1\n", "clauses.2.surprise"),
+        (CAMPAIGN.replace('lane = "cpu"', 'lane = "cpu"\nlane = "cpu"'), "Cannot overwrite a value"),
+        (CAMPAIGN.replace('lane = "cpu"', 'lane = "cuda"'), "expected one of the tables under lanes: cpu"),
+        (CAMPAIGN.replace("[lanes.cpu]", '[lanes.cpu]\nextra = "x"'), "lanes.cpu.extra: Extra inputs"),
+        (CAMPAIGN.replace("gates = [1, 2]", "gates = [1]"), "clauses.2 belongs to a gate that gates does not declare"),
+        (CAMPAIGN.replace("gates = [1, 2]", "gates = [2, 1]"), "expected 1, 2, ... without a gap"),
+        (CAMPAIGN.replace("gates = [1, 2]", "gates = []"), "gates: List should have at least 1 item"),
+        (CAMPAIGN.replace("gates = [1, 2]", 'gates = ["1"]'), "gates.0: Input should be a valid integer"),
+        (CAMPAIGN.replace('name = "demo"', 'name = "../demo"'), "name: String should match"),
+        (CAMPAIGN.replace("0000", "000", 1), "preregistration.sha256: String should match"),
+        (CAMPAIGN.replace("test_second", "test_first"), "names a test twice"),
+        (CAMPAIGN.replace("::test_second", "::test_sécond"), "clauses.1.second: String should match"),
+        ("", "campaign.toml: schema: Field required"),
+        ("\x00", "campaign.toml: "),
+    ],
+)
+def test_a_wrong_campaign_is_refused_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(CampaignError) as caught:
+        parse_campaign(text.encode(), "campaign.toml")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_campaign_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(CampaignError, match="utf-8"):
+        parse_campaign(b"name = '\xff'", "campaign.toml")

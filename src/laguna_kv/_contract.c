@@ -20,11 +20,11 @@
 
 #include <dlpack/dlpack.h>
 
-enum { MAX_DIMENSIONS = 4, VIEWS = 4, TENSORS = 1 + VIEWS };
+enum { DIMENSIONS = 4, VIEWS = 4, TENSORS = 1 + VIEWS };
 
 typedef struct {
     const DLPackExchangeAPI *api;
-    PyObject *storage_offset; /* the interned method name */
+    PyObject *storage_offset; /* the descriptor of torch.Tensor.storage_offset */
     PyObject *dim;            /* the interned keyword */
     PyObject *refuse_seam_call;
     PyObject *refuse_disagreement;
@@ -217,15 +217,15 @@ typedef struct {
     int64_t storage_offset;
     DLDevice device;
     DLDataType dtype;
-    int32_t dimensions;
-    int64_t shape[MAX_DIMENSIONS];
-    int64_t strides[MAX_DIMENSIONS];
+    int64_t shape[DIMENSIONS];
+    int64_t strides[DIMENSIONS];
 } Signature;
 
 typedef struct {
     PyObject_HEAD
     const DLPackExchangeAPI *api; /* static in torch, for the life of the process */
-    PyObject *storage_offset;     /* the interned method name */
+    PyObject *storage_offset;     /* the descriptor of torch.Tensor.storage_offset; keeps read_offset alive */
+    PyCFunction read_offset;      /* its C function, which takes no arguments */
     PyObject *owner;
     PyObject *explain;
     Seam *raw;
@@ -237,12 +237,14 @@ typedef struct {
     unsigned long long update_hits;
 } Contract;
 
-/* Read a tensor's storage offset. Returns 0, or -1 with an exception set. */
+/* Read a tensor's storage offset. Returns 0, or -1 with an exception set.
+ *
+ * Calls the method's C function without looking it up and without an argument vector: three of these calls are a
+ * third of a check. ``record`` has seen that the tensor is of the descriptor's type. */
 static int
-read_storage_offset(PyObject *name, PyObject *tensor, int64_t *offset)
+read_storage_offset(const Contract *self, PyObject *tensor, int64_t *offset)
 {
-    PyObject *stack[2] = {NULL, tensor};
-    PyObject *result = PyObject_VectorcallMethod(name, stack + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    PyObject *result = self->read_offset(tensor, NULL);
     if (result == NULL) {
         return -1;
     }
@@ -261,27 +263,30 @@ record(Contract *self, PyObject *tensor)
 {
     Signature *signature = &self->signatures[self->distinct];
     DLTensor now;
+    if (!PyObject_TypeCheck(tensor, PyDescr_TYPE(self->storage_offset))) {
+        PyErr_Format(PyExc_TypeError, "Contract: expected torch tensors, seen %s", Py_TYPE(tensor)->tp_name);
+        return -1;
+    }
     if (self->api->dltensor_from_py_object_no_sync(tensor, &now) != 0) {
         if (!PyErr_Occurred()) {
             PyErr_SetString(PyExc_TypeError, "Contract: expected a tensor that DLPack can describe");
         }
         return -1;
     }
-    if (now.ndim != MAX_DIMENSIONS || now.shape == NULL || now.strides == NULL) {
+    if (now.ndim != DIMENSIONS || now.shape == NULL || now.strides == NULL) {
         PyErr_Format(PyExc_ValueError, "Contract: expected tensors of %d dimensions with strides, seen %d",
-                     (int)MAX_DIMENSIONS, (int)now.ndim);
+                     (int)DIMENSIONS, (int)now.ndim);
         return -1;
     }
-    if (read_storage_offset(self->storage_offset, tensor, &signature->storage_offset) < 0) {
+    if (read_storage_offset(self, tensor, &signature->storage_offset) < 0) {
         return -1;
     }
     signature->data = now.data;
     signature->byte_offset = now.byte_offset;
     signature->device = now.device;
     signature->dtype = now.dtype;
-    signature->dimensions = now.ndim;
-    memcpy(signature->shape, now.shape, sizeof(int64_t) * (size_t)now.ndim);
-    memcpy(signature->strides, now.strides, sizeof(int64_t) * (size_t)now.ndim);
+    memcpy(signature->shape, now.shape, sizeof signature->shape);
+    memcpy(signature->strides, now.strides, sizeof signature->strides);
     signature->tensor = Py_NewRef(tensor);
     self->distinct++;
     return 0;
@@ -298,15 +303,15 @@ holds(const Contract *self, const Signature *signature)
         return 0;
     }
     if (now.data != signature->data || now.byte_offset != signature->byte_offset
-        || now.ndim != signature->dimensions || now.shape == NULL || now.strides == NULL
+        || now.ndim != DIMENSIONS || now.shape == NULL || now.strides == NULL
         || now.device.device_type != signature->device.device_type
         || now.device.device_id != signature->device.device_id || now.dtype.code != signature->dtype.code
         || now.dtype.bits != signature->dtype.bits || now.dtype.lanes != signature->dtype.lanes
-        || memcmp(now.shape, signature->shape, sizeof(int64_t) * (size_t)now.ndim) != 0
-        || memcmp(now.strides, signature->strides, sizeof(int64_t) * (size_t)now.ndim) != 0) {
+        || memcmp(now.shape, signature->shape, sizeof signature->shape) != 0
+        || memcmp(now.strides, signature->strides, sizeof signature->strides) != 0) {
         return 0;
     }
-    if (read_storage_offset(self->storage_offset, signature->tensor, &storage_offset) < 0) {
+    if (read_storage_offset(self, signature->tensor, &storage_offset) < 0) {
         PyErr_Clear();
         return 0;
     }
@@ -464,6 +469,7 @@ contract_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
     }
     self->api = state->api;
     self->storage_offset = Py_NewRef(state->storage_offset);
+    self->read_offset = ((PyMethodDescrObject *)state->storage_offset)->d_method->ml_meth;
     self->owner = Py_NewRef(owner);
     self->explain = Py_NewRef(explain);
     self->raw = (Seam *)Py_NewRef(raw);
@@ -519,15 +525,10 @@ static PyType_Spec contract_spec = {
 
 /* Find torch's exchange table. Returns NULL with ImportError or AttributeError set where torch has none. */
 static const DLPackExchangeAPI *
-find_exchange_api(void)
+find_exchange_api(PyObject *tensor)
 {
     const DLPackExchangeAPI *api = NULL;
-    PyObject *capsule = NULL;
-    PyObject *torch = PyImport_ImportModule("torch");
-    PyObject *tensor = torch == NULL ? NULL : PyObject_GetAttrString(torch, "Tensor");
-    if (tensor != NULL) {
-        capsule = PyObject_GetAttrString(tensor, "__dlpack_c_exchange_api__");
-    }
+    PyObject *capsule = PyObject_GetAttrString(tensor, "__dlpack_c_exchange_api__");
     if (capsule != NULL) {
         api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     }
@@ -538,9 +539,38 @@ find_exchange_api(void)
         api = NULL;
     }
     Py_XDECREF(capsule);
+    return api;
+}
+
+/* Find torch.Tensor.storage_offset, which must be a C method without arguments. Returns NULL with an exception. */
+static PyObject *
+find_storage_offset(PyObject *tensor)
+{
+    PyObject *method = PyObject_GetAttrString(tensor, "storage_offset");
+    if (method == NULL) {
+        return NULL;
+    }
+    if (!Py_IS_TYPE(method, &PyMethodDescr_Type) || ((PyMethodDescrObject *)method)->d_method->ml_flags != METH_NOARGS) {
+        PyErr_Format(PyExc_ImportError, "torch.Tensor.storage_offset: expected a C method without arguments, seen %R",
+                     method);
+        Py_CLEAR(method);
+    }
+    return method;
+}
+
+/* Read what is needed of torch. Returns 0, or -1 with an exception set. */
+static int
+find_torch(ModuleState *state)
+{
+    PyObject *torch = PyImport_ImportModule("torch");
+    PyObject *tensor = torch == NULL ? NULL : PyObject_GetAttrString(torch, "Tensor");
+    if (tensor != NULL) {
+        state->api = find_exchange_api(tensor);
+        state->storage_offset = state->api == NULL ? NULL : find_storage_offset(tensor);
+    }
     Py_XDECREF(tensor);
     Py_XDECREF(torch);
-    return api;
+    return state->storage_offset == NULL ? -1 : 0;
 }
 
 static int
@@ -554,13 +584,8 @@ static int
 module_exec(PyObject *module)
 {
     ModuleState *state = PyModule_GetState(module);
-    state->api = find_exchange_api();
-    if (state->api == NULL) {
-        return -1;
-    }
-    state->storage_offset = PyUnicode_InternFromString("storage_offset");
     state->dim = PyUnicode_InternFromString("dim");
-    if (state->storage_offset == NULL || state->dim == NULL) {
+    if (state->dim == NULL || find_torch(state) < 0) {
         return -1;
     }
     PyObject *errors = PyImport_ImportModule("laguna_kv.errors");

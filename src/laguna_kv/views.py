@@ -31,7 +31,7 @@ def build_views(kv_cache: torch.Tensor, head_size: int) -> Views:
         kv_cache: [num_blocks, num_kv_heads, block_size, 2 * head_size]; keys then values in the last.
         head_size: in elements.
     """
-    raw_key, raw_value = kv_cache.transpose(1, 2).split(head_size, dim=-1)  # type: ignore[no-untyped-call]
+    raw_key, raw_value = kv_cache.transpose(1, 2).split(head_size, dim=-1)
     return Views(
         raw_key,
         raw_value,

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What preparing the KV views costs on the host: vLLM's own expressions against the candidate, side by side.
+
+``python -m benchmarks.hot_path`` prints a table, ``--json`` the raw figures as well. It repeats the preregistered
+microbenchmark: BF16 caches of [256, 2, 16, 256], 48 layers (so 48 states), 31 repeats, one thread, inference mode. All
+variants run interleaved in one process, in an order that rotates from repeat to repeat, so that a drift of the
+host meets all of them alike; each timed sweep follows an untimed one of its own kind, as it would if it ran alone.
+Needs the ``cpu`` extra and a checkout.
+
+The figures, each for 48 layers:
+
+* ``incumbent``: vLLM's expressions with vLLM's canonicalisation helper, as ``FlashAttentionImpl`` has them.
+* ``native``, ``python``: a use of the contract, which checks everything and returns the seam.
+* ``floor``: returning a stored tuple; nothing that checks anything can be faster.
+* ``path``: the whole methods as vLLM calls them, on real layers of the real classes, with both kernels replaced by
+  functions that do nothing, equally for the stock class and the candidate's.
+
+The ratios are of medians. ``ratio_forward`` is candidate over incumbent for the forward preparation alone, which is
+all that a replay runs; ``ratio_forward_update`` for both. ``ratio_path`` is what is left of the incumbent's
+preparation when the candidate's whole path is counted, with its method frame, its check, its seam and the two
+canonicalisation calls that stay in vLLM: 1 - (stock path - candidate path) / incumbent preparation, forward only;
+``ratio_path_forward_update`` the same for both methods.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import vllm.v1.attention.backends.flash_attn as upstream
+from vllm.utils.torch_utils import canonicalize_singleton_dim_strides
+
+from laguna_kv.backend import LagunaFlashAttentionBackend
+from laguna_kv.contract import Contract, load_validator
+from laguna_kv.settings import VALIDATOR, Validator
+from laguna_kv.views import build_views
+from tests.unit.laguna_kv import support
+
+LAYERS = 48
+REPEATS = 31
+WARM_UP = 5
+BLOCKS, KV_HEADS, BLOCK_SIZE, HEAD_SIZE = 256, 2, 16, 128
+NANOSECONDS_IN_A_MILLISECOND = 1_000_000
+
+Sweep = Callable[[], object]
+
+
+def incumbent_sweeps(caches: list[torch.Tensor]) -> dict[str, Sweep]:
+    """Run vLLM's own expressions over all layers: forward, update, and the two in turn."""
+
+    def forward() -> None:
+        for kv_cache in caches:
+            key_cache, value_cache = kv_cache.transpose(1, 2).split(HEAD_SIZE, dim=-1)
+            fixed_k = canonicalize_singleton_dim_strides(key_cache)
+            fixed_v = canonicalize_singleton_dim_strides(value_cache)
+            if fixed_k is not key_cache or fixed_v is not value_cache:
+                raise AssertionError("these caches are canonical as they are")
+
+    def forward_update() -> None:
+        for kv_cache in caches:
+            _key_cache, _value_cache = kv_cache.transpose(1, 2).split(HEAD_SIZE, dim=-1)
+            key_cache, value_cache = kv_cache.transpose(1, 2).split(HEAD_SIZE, dim=-1)
+            fixed_k = canonicalize_singleton_dim_strides(key_cache)
+            fixed_v = canonicalize_singleton_dim_strides(value_cache)
+            if fixed_k is not key_cache or fixed_v is not value_cache:
+                raise AssertionError("these caches are canonical as they are")
+
+    return {"incumbent forward": forward, "incumbent forward+update": forward_update}
+
+
+def candidate_sweeps(validator: Validator, caches: list[torch.Tensor]) -> dict[str, Sweep]:
+    """The candidate's preparation over all layers, each with a state of its own."""
+    make_contract = load_validator(validator)
+    contracts: list[tuple[Contract, torch.Tensor]] = [
+        (make_contract(kv_cache, build_views(kv_cache, HEAD_SIZE), HEAD_SIZE, f"layer {number}"), kv_cache)
+        for number, kv_cache in enumerate(caches)
+    ]
+
+    def forward() -> None:
+        for contract, kv_cache in contracts:
+            contract.forward(kv_cache)
+
+    def forward_update() -> None:
+        for contract, kv_cache in contracts:
+            contract.update(kv_cache)
+            contract.forward(kv_cache)
+
+    return {f"{validator} forward": forward, f"{validator} forward+update": forward_update}
+
+
+def floor_sweeps(caches: list[torch.Tensor]) -> dict[str, Sweep]:
+    """A stored tuple over all layers."""
+    stored = [(kv_cache, kv_cache) for kv_cache in caches]
+
+    def fetch(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return stored[number]
+
+    def forward() -> None:
+        for number in range(LAYERS):
+            fetch(number)
+
+    def forward_update() -> None:
+        for number in range(LAYERS):
+            fetch(number)
+            fetch(number)
+
+    return {"floor forward": forward, "floor forward+update": forward_update}
+
+
+def path_sweeps(name: str, backend: Any, caches: list[torch.Tensor]) -> dict[str, Sweep]:
+    """The methods that vLLM calls, on real layers, with kernels that do nothing."""
+    config = support.registered_engine()
+    layers: list[Any] = [support.make_layer(config, backend, number) for number in range(LAYERS)]
+    query, key, value = support.projections(layers[0], tokens=8, seed=0)
+    output = torch.empty_like(query)
+    step = support.metadata(tokens=8, context=24, blocks=2)
+    bound = list(zip(layers, caches, strict=True))
+
+    def forward() -> None:
+        for layer, kv_cache in bound:
+            layer.impl.forward(layer, query, key, value, kv_cache, step, output=output)
+
+    def forward_update() -> None:
+        for layer, kv_cache in bound:
+            layer.impl.do_kv_cache_update(layer, key, value, kv_cache, step.slot_mapping)
+            layer.impl.forward(layer, query, key, value, kv_cache, step, output=output)
+
+    return {f"{name} path forward": forward, f"{name} path forward+update": forward_update}
+
+
+def measure(sweeps: dict[str, Sweep]) -> dict[str, list[float]]:
+    """Time every sweep once in each repeat, in rotating order; milliseconds."""
+    names = list(sweeps)
+    timings: dict[str, list[float]] = {name: [] for name in names}
+    gc.collect()
+    gc.disable()
+    try:
+        for repeat in range(-WARM_UP, REPEATS):
+            shift = repeat % len(names)
+            for name in names[shift:] + names[:shift]:
+                sweeps[name]()  # what ran before it, another variant, has emptied the processor's caches
+                start = time.perf_counter_ns()
+                sweeps[name]()
+                elapsed = time.perf_counter_ns() - start
+                if repeat >= 0:
+                    timings[name].append(elapsed / NANOSECONDS_IN_A_MILLISECOND)
+    finally:
+        gc.enable()
+    return timings
+
+
+def ratios(medians: dict[str, float]) -> dict[str, float]:
+    """The figures that are judged, from medians in milliseconds."""
+    result = {}
+    for suffix, methods in (("forward", "forward"), ("forward_update", "forward+update")):
+        incumbent = medians[f"incumbent {methods}"]
+        result[f"ratio_{suffix}"] = medians[f"native {methods}"] / incumbent
+        result[f"ratio_{suffix}_python"] = medians[f"python {methods}"] / incumbent
+        for validator, ending in (("native", ""), ("python", "_python")):
+            saved = medians[f"stock path {methods}"] - medians[f"{validator} path {methods}"]
+            path = "ratio_path" if suffix == "forward" else "ratio_path_forward_update"
+            result[path + ending] = 1 - saved / incumbent
+    return result
+
+
+def run() -> dict[str, Any]:
+    """Measure everything once."""
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
+        support.set_engine_environment(patch)
+        support.install_kernels(patch)
+        patch.setattr(upstream, "flash_attn_varlen_func", lambda **_arguments: None)
+        patch.setattr(upstream, "reshape_and_cache_flash", lambda *_arguments: None)
+        caches = [
+            support.make_cache(blocks=BLOCKS, kv_heads=KV_HEADS, block_size=BLOCK_SIZE, head_size=HEAD_SIZE)
+            for _ in range(LAYERS)
+        ]
+        sweeps = incumbent_sweeps(caches) | floor_sweeps(caches)
+        sweeps |= path_sweeps("stock", upstream.FlashAttentionBackend, caches)
+        for validator in Validator:
+            patch.setenv(VALIDATOR, validator)
+            sweeps |= candidate_sweeps(validator, caches)
+            sweeps |= path_sweeps(validator, LagunaFlashAttentionBackend, caches)
+        timings = measure(sweeps)
+    medians = {name: statistics.median(values) for name, values in timings.items()}
+    return {
+        "schema": "laguna-hot-path-v1",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "shape": [BLOCKS, KV_HEADS, BLOCK_SIZE, 2 * HEAD_SIZE],
+        "layers": LAYERS,
+        "repeats": REPEATS,
+        **ratios(medians),
+        "median_ms": medians,
+        "p90_ms": {name: statistics.quantiles(values, n=10)[-1] for name, values in timings.items()},
+        "raw_ms": timings,
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as text."""
+    lines = [f"{'48 layers, milliseconds':32} {'median':>9} {'p90':>9}"]
+    lines += [f"{name:32} {median:9.4f} {result['p90_ms'][name]:9.4f}" for name, median in result["median_ms"].items()]
+    lines += ["", *(f"{name:32} {value:9.4f}" for name, value in result.items() if name.startswith("ratio_"))]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Print the table, or the JSON document with ``--json``."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hot_path", description="Cost of the KV views.")
+    parser.add_argument("--json", action="store_true", help="print the raw figures as one JSON document")
+    arguments = parser.parse_args()
+    result = run()
+    print(json.dumps(result, indent=1) if arguments.json else table(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

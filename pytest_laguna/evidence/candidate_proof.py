@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank says of the candidate in its process; the form of ``laguna_kv.proof.describe_worker``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import pydantic
+
+from pytest_laguna.evidence.schemas import Schema
+
+Count = Annotated[int, pydantic.Field(ge=0)]
+
+
+class LayerCounters(Schema):
+    """What became of one target layer's views.
+
+    Attributes:
+        builds: complete states built.
+        invalidations: calls of the lifecycle hook that discarded a state.
+        forward_hits: uses of the canonical views by attention.
+        update_hits: uses of the raw views by the KV-cache update.
+    """
+
+    builds: Count
+    invalidations: Count
+    forward_hits: Count
+    update_hits: Count
+
+
+class CandidateProof(LayerCounters):
+    """One rank: the classes that served attention, and the counters summed over the target's layers.
+
+    Attributes:
+        lane: None where no layer runs the candidate's class.
+        validator: the implementation of the contract; None likewise.
+        layers: counters by layer name; empty where no layer runs the candidate's class.
+    """
+
+    flag: bool
+    model_runner: str
+    lane: str | None
+    validator: str | None
+    backends: list[str]
+    implementations: list[str]
+    target_layers: list[str]
+    draft_layers: list[str]
+    target_layers_with_state: Count
+    draft_layers_with_state: Count
+    layers: dict[str, LayerCounters]

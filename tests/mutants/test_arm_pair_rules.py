@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rule over a control and a candidate arm has a mutant: real records of two arms with one fact changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_laguna.analysis.arm_pair import RESULT_RULES, RULES, Expected, Pair, compare
+from pytest_laguna.evidence.arm_record import ArmRecord, token_digest
+from pytest_laguna.verdict import UnusableEvidenceError
+
+RECORDS = Path(__file__).parent.parent / "data" / "arm-records"
+FLAG = "VLLM_XPU_LAGUNA_M8_PERSISTENT_KV_CACHE_VIEWS"
+EXPECTED = Expected(flag=FLAG, validator="native", completion_tokens=272, graphs=49, breaks=48, target_layers=48)
+
+Record = dict[str, Any]
+
+
+def _load() -> tuple[Record, Record]:
+    return tuple(json.loads((RECORDS / f"{arm}.json").read_bytes()) for arm in ("graph-control", "graph-candidate"))
+
+
+def _pair(control: Record, candidate: Record) -> Pair:
+    return Pair(ArmRecord.model_validate(control), ArmRecord.model_validate(candidate), EXPECTED)
+
+
+def _set(arm: str, path: str, value: Any) -> Callable[[Record, Record], None]:
+    """Set one field; the path is joined by dots, numbers index lists."""
+
+    def change(control: Record, candidate: Record) -> None:
+        for record in {"control": [control], "candidate": [candidate], "both": [control, candidate]}[arm]:
+            *parents, last = path.split("|")
+            target: Any = record
+            for part in parents:
+                target = target[int(part) if part.isdigit() else part]
+            target[int(last) if last.isdigit() else last] = value
+
+    return change
+
+
+def _one_token(_: Record, candidate: Record) -> None:
+    candidate["token_ids"][7] += 1
+    candidate["token_sha256"] = token_digest(candidate["token_ids"])
+
+
+def _fewer_tokens(control: Record, candidate: Record) -> None:
+    for record in (control, candidate):
+        record["token_ids"].pop()
+        record["token_sha256"] = token_digest(record["token_ids"])
+
+
+def _candidate_token_short(_: Record, candidate: Record) -> None:
+    candidate["token_ids"].pop()
+    candidate["token_sha256"] = token_digest(candidate["token_ids"])
+
+
+def _no_acceptance(accepted: int) -> Callable[[Record, Record], None]:
+    def change(control: Record, candidate: Record) -> None:
+        for record in (control, candidate):
+            drafts = record["acceptance"]["drafts"]
+            record["acceptance"] |= {
+                "accepted": accepted * drafts,
+                "accepted_per_position": [accepted * drafts] + [0] * 6,
+            }
+
+    return change
+
+
+def _lose_draft(control: Record, candidate: Record) -> None:
+    for record in (control, candidate):
+        record["acceptance"] = {"drafts": 0, "draft_tokens": 0, "accepted": 0, "accepted_per_position": [0] * 7}
+
+
+def _lose_layer(_: Record, candidate: Record) -> None:
+    proof = candidate["ranks"][0]["candidate"]
+    proof["layers"].pop(proof["target_layers"][0])
+
+
+def _lose_graphs(control: Record, candidate: Record) -> None:
+    for record in (control, candidate):
+        record["ranks"][0]["graphs"] = []
+
+
+RANK = "ranks|0|"
+PROOF = f"{RANK}candidate|"
+LAYER = f"{PROOF}layers|model.layers.0.self_attn.attn|"
+
+MUTANTS: list[tuple[str, str, Callable[[Record, Record], None], str]] = [
+    ("arms-named", "arm", _set("candidate", "request|arm", "graph-control"), "expected graph-control and graph-cand"),
+    ("arms-named", "planted", _set("candidate", "request|planted", "wrong-offset"), "carries the planted defect"),
+    ("same-request", "prompt", _set("candidate", "request|prompt", "other"), "request: prompt is"),
+    ("same-request", "target", _set("control", "request|target", "/other"), "request: target is"),
+    ("same-engine", "version", _set("control", "versions|torch", "2.12"), "versions differ"),
+    (
+        "same-engine",
+        "configuration",
+        _set("candidate", "configuration|resolved|block_size", 32),
+        "configuration differ",
+    ),
+    ("same-engine", "runner", _set("candidate", f"{RANK}model_runner", "other"), "model runners"),
+    ("same-engine", "prompt", _set("candidate", "prompt_token_sha256", "0" * 64), "prompt_token_sha256 differ"),
+    ("sole-treatment", "flag off twice", _set("candidate", f"environment|{FLAG}", "0"), "is '0' and '0'"),
+    (
+        "sole-treatment",
+        "other",
+        _set("candidate", "environment|OMP_NUM_THREADS", "9"),
+        "OMP_NUM_THREADS is '1' against",
+    ),
+    ("sole-treatment", "extra", _set("control", "environment|VLLM_X", "1"), "VLLM_X is '1' against None"),
+    ("whole-generation", "short", _fewer_tokens, "tokens, finish, cached tokens (271, 'length', 0)"),
+    ("whole-generation", "stop", _set("both", "finish_reason", "stop"), "(272, 'stop', 0)"),
+    ("whole-generation", "cached", _set("control", "cached_tokens", 16), "graph-control: tokens, finish, cached"),
+    ("topology-frozen", "graphs", _set("both", f"{RANK}graphs|0|graphs", 48), "[(48, 48)]; expected [(49, 48)]"),
+    ("topology-frozen", "no graphs", _lose_graphs, "graphs and breaks []"),
+    ("topology-frozen", "order", _set("candidate", f"{RANK}graphs|0|order_sha256", "0" * 64), "segment order differs"),
+    ("control-is-stock", "flag", _set("control", f"{PROOF}flag", True), "the control runs"),
+    (
+        "control-is-stock",
+        "class",
+        _set("control", f"{PROOF}implementations", ["laguna_kv.backend.LagunaFlashAttentionImpl"]),
+        "the control runs ['laguna_kv",
+    ),
+    ("control-is-stock", "layers", _set("control", f"{PROOF}target_layers", []), "0 target layers in the control"),
+    ("candidate-active", "flag", _set("candidate", f"{PROOF}flag", False), "rank 0: flag, classes, lane, validator"),
+    ("candidate-active", "class", _set("candidate", f"{PROOF}implementations", ["stock"]), "['stock']"),
+    ("candidate-active", "lane", _set("candidate", f"{PROOF}lane", "xpu"), "'xpu', 'native'"),
+    ("candidate-active", "validator", _set("candidate", f"{PROOF}validator", "python"), "'cpu', 'python'"),
+    ("candidate-active", "layer", _lose_layer, "47 layers of 48 count"),
+    ("views-built-once", "twice", _set("candidate", f"{LAYER}builds", 2), "was built 2 times; expected once"),
+    ("views-built-once", "invalidated", _set("candidate", f"{LAYER}invalidations", 1), "was built 1 times"),
+    ("views-built-once", "draft", _set("candidate", f"{PROOF}draft_layers_with_state", 2), "2 draft layers have"),
+    ("views-built-once", "unused", _set("candidate", f"{PROOF}forward_hits", 5), "5 forward and"),
+    ("views-built-once", "no update", _set("candidate", f"{PROOF}update_hits", 0), "and 0 update uses"),
+    ("drafts-accepted", "none", _no_acceptance(0), "0 tokens accepted in"),
+    ("drafts-accepted", "one each", _no_acceptance(1), "expected more than one each"),
+    ("drafts-accepted", "no draft", _lose_draft, "no draft cycle is recorded"),
+    ("drafts-accepted", "differ", _set("control", "acceptance|draft_tokens", 245), "acceptance differs"),
+    ("tokens-equal", "token", _one_token, "token 7: control"),
+    ("tokens-equal", "length", _candidate_token_short, "272 against 271 tokens"),
+    ("tokens-equal", "text", _set("candidate", "text_sha256", "0" * 64), "texts differ though the tokens are equal"),
+    ("attention-equal", "digest", _set("candidate", f"{RANK}attention|sha256", "0" * 64), "rank 0: "),
+    ("attention-equal", "calls", _set("candidate", f"{RANK}attention|calls", 3), "calls=3"),
+    ("attention-equal", "layers", _set("both", f"{RANK}attention|layers", 47), "attention of 47 layers was watched"),
+]
+
+
+def test_the_real_records_satisfy_every_rule() -> None:
+    assert compare(_pair(*_load())) == {}
+
+
+def test_every_rule_has_a_mutant() -> None:
+    assert {rule for rule, *_ in MUTANTS} == set(RULES)
+    assert set(RESULT_RULES) <= set(RULES)
+
+
+@pytest.mark.parametrize(
+    ("rule", "change", "reason"),
+    [(rule, change, reason) for rule, _, change, reason in MUTANTS],
+    ids=[f"{rule}-{name}" for rule, name, *_ in MUTANTS],
+)
+def test_the_mutant_is_caught_by_its_rule(rule: str, change: Callable[[Record, Record], None], reason: str) -> None:
+    control, candidate = _load()
+    change(control, candidate)
+    findings = compare(_pair(control, candidate))
+    assert rule in findings
+    assert reason in findings[rule][1]
+
+
+def test_a_proof_without_its_form_is_unusable() -> None:
+    control, candidate = _load()
+    candidate["ranks"][0]["candidate"]["builds"] = "48"
+    with pytest.raises(UnusableEvidenceError, match="rank 0 candidate proof: builds"):
+        compare(_pair(control, candidate))

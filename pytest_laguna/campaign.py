@@ -86,6 +86,7 @@ class Rehearsal(_Model):
     Attributes:
         vllm: the vLLM version that runs it.
         pair: the generated target and draft.
+        prompt: which of the pair's prompts is continued.
         completion_tokens: greedy tokens of each arm's one generation.
         graphs: graph segments of the target's capture, per rank.
         breaks: eager boundaries of the target's capture, per rank.
@@ -94,6 +95,7 @@ class Rehearsal(_Model):
 
     vllm: str
     pair: Literal["tiny-laguna"]
+    prompt: Name
     completion_tokens: Annotated[int, pydantic.Field(ge=16, le=4096)]
     graphs: Annotated[int, pydantic.Field(ge=1)]
     breaks: Annotated[int, pydantic.Field(ge=1)]

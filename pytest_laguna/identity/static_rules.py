@@ -23,6 +23,7 @@ LICENSED_PATHS = frozenset({"Makefile", ".ci/run"})
 TEXT_SUFFIXES = LICENSED_SUFFIXES | {"", ".cfg", ".in", ".json", ".md", ".sha256", ".toml", ".txt"}
 
 PRODUCT = ("pytest_laguna", "src/laguna_kv")
+_PRODUCT_FOLDERS = tuple(f"{folder}/" for folder in PRODUCT)
 REFERENCE = "docs/reference.md"
 ENVIRONMENT_NAME = re.compile(r"(?:VLLM_XPU_LAGUNA|LAGUNA)_[A-Z0-9_]*[A-Z0-9]")
 _DOCUMENTED = re.compile(rf"^\| `({ENVIRONMENT_NAME.pattern})` \| +([^|\s][^|]*)\|", re.MULTILINE)
@@ -80,6 +81,17 @@ def private_pytest(root: Path) -> list[str]:
     ]
 
 
+def private_vllm(root: Path) -> list[str]:
+    """Imports of private vLLM names in the product outside its compatibility modules, where versions are guarded."""
+    return [
+        f"{path}:{line}: imports {module}: private to vLLM: use it through the package's compat module"
+        for path in _python_files(root)
+        if path.startswith(_PRODUCT_FOLDERS) and "compat" not in Path(path).with_suffix("").parts
+        for module, line in _imported(_parse(root, path), package="")
+        if module.startswith("vllm.") and any(part.startswith("_") for part in module.split("."))
+    ]
+
+
 def heavy_plugin(root: Path) -> list[str]:
     """What every pytest run would pay for: imports at the top of plugin.py beyond pytest and the standard library.
 
@@ -117,7 +129,14 @@ def undocumented_environment(root: Path) -> list[str]:
 
 Rule: TypeAlias = Callable[[Path], list[str]]
 
-RULES: Sequence[Rule] = (without_licence, untidy_text, private_pytest, heavy_plugin, undocumented_environment)
+RULES: Sequence[Rule] = (
+    without_licence,
+    untidy_text,
+    private_pytest,
+    private_vllm,
+    heavy_plugin,
+    undocumented_environment,
+)
 
 
 def run_tool(name: str, arguments: Sequence[str], root: Path) -> list[str]:
@@ -178,7 +197,7 @@ def _is_module(root: Path, module: str) -> bool:
 def _environment_names(root: Path) -> Iterator[tuple[str, str]]:
     """Names of the project's environment variables that stand as whole strings in its Python and C sources."""
     for path in source_files(root):
-        if not path.startswith(tuple(f"{part}/" for part in PRODUCT)):
+        if not path.startswith(_PRODUCT_FOLDERS):
             continue
         if path.endswith(".py"):
             constants = (node for node in ast.walk(_parse(root, path)) if isinstance(node, ast.Constant))

@@ -75,6 +75,20 @@ def test_an_import_of_private_pytest_is_found(tree: Path, path: str, line: str) 
     assert f"{path}:3: imports _pytest" in static_rules.private_pytest(tree)[0]
 
 
+@pytest.mark.parametrize("line", ["import vllm._C", "from vllm import _custom_ops", "from vllm.v1.x import _y as y"])
+@pytest.mark.parametrize("path", ["pytest_laguna/options.py", "src/laguna_kv/views.py"])
+def test_an_import_of_private_vllm_is_found(tree: Path, path: str, line: str) -> None:
+    (tree / path).write_text(f"{HEADER}def late():\n    {line}\n")
+    assert f"{path}:3: imports vllm." in static_rules.private_vllm(tree)[0]
+
+
+def test_a_compatibility_module_may_import_private_vllm(tree: Path) -> None:
+    (tree / "src/laguna_kv/compat.py").write_text(f"{HEADER}from vllm import _custom_ops\n")
+    (tree / "pytest_laguna/engine/compat").mkdir(parents=True)
+    (tree / "pytest_laguna/engine/compat/cpu.py").write_text(f"{HEADER}from vllm import _custom_ops\n")
+    assert static_rules.private_vllm(tree) == []
+
+
 @pytest.mark.parametrize("line", ["import pydantic", "from torch import nn", "if True:\n    import vllm"])
 @pytest.mark.parametrize("path", ["pytest_laguna/plugin.py", "pytest_laguna/options.py"])
 def test_a_heavy_import_in_the_plugin_is_found(tree: Path, path: str, line: str) -> None:

@@ -34,6 +34,7 @@ TARGET_STEPS = 320
 DRAFT_STEPS = 600
 _LEARNING_RATE = 3e-3
 _WARM_UP_STEPS = 20
+_DRAFT_SEQUENCES = 160
 _FIRST_JUDGED_TOKEN = 48
 """Before it the stream's parameters may not have been seen yet, so that nobody could know the next token."""
 
@@ -45,6 +46,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--target", type=Path, required=True, help="safetensors file of the trained target layers")
     parser.add_argument("--draft", type=Path, help="safetensors file of the draft to write")
     parser.add_argument("--steps", type=int, help="fewer or more steps than the shipped numbers had")
+    parser.add_argument("--sequences", type=int, default=_DRAFT_SEQUENCES, help="what the draft is trained on")
     options = parser.parse_args(arguments)
     torch.use_deterministic_algorithms(True)  # noqa: FBT003 - torch's own signature
     if options.stage == "target":
@@ -54,7 +56,7 @@ def main(arguments: list[str]) -> None:
     if options.draft is None:
         parser.error("the draft stage writes --draft; name it")
     target = load_file(options.target)
-    draft, mask = train_draft(target, options.steps or DRAFT_STEPS)
+    draft, mask = train_draft(target, options.steps or DRAFT_STEPS, options.sequences)
     target["model.embed_tokens.weight"][shape.MASK_TOKEN] = mask.to(torch.bfloat16)
     _save(draft, options.draft)
     _save(target, options.target)
@@ -87,18 +89,19 @@ def train_target(steps: int) -> dict[str, torch.Tensor]:
     return {name: value.detach() for name, value in weights.items()}
 
 
-def train_draft(target: Weights, steps: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+def train_draft(target: Weights, steps: int, sequences: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Train the draft on what the grown target itself says next.
 
     Args:
         target: the trained target layers, bfloat16.
         steps: optimiser steps.
+        sequences: how many the draft is trained on.
 
     Returns:
         The draft's float32 weights by name, and the embedding of the mask token, [hidden].
     """
     grown = {name: value.float() for name, value in (dict(target) | quiet_weights()).items()}
-    token_ids = batch(random.Random(21), 160, 256)  # noqa: S311 - text, no secret
+    token_ids = batch(random.Random(21), sequences, 256)  # noqa: S311 - text, no secret
     taps, said = _taps_and_choices(grown, token_ids)
     labels = torch.cat([token_ids[:, :1], said[:, :-1]], 1)
     weights, mask = _initial_draft()

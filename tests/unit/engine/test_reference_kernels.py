@@ -59,9 +59,7 @@ def dense(cache: torch.Tensor, table: list[int], length: int) -> tuple[torch.Ten
     return key, value
 
 
-def expected(
-    q: torch.Tensor, cache: torch.Tensor, table: list[int], length: int, hidden: torch.Tensor
-) -> torch.Tensor:
+def expected(q: torch.Tensor, cache: torch.Tensor, table: list[int], length: int, hidden: torch.Tensor) -> torch.Tensor:
     key, value = dense(cache, table, length)
     group = q.shape[1] // key.shape[0]
     attended = functional.scaled_dot_product_attention(
@@ -79,34 +77,29 @@ def hidden_keys(queries: int, length: int, before: int, after: int) -> torch.Ten
     return hidden
 
 
-@pytest.mark.parametrize(("query_heads", "kv_heads"), [(2, 2), (4, 2), (6, 2), (3, 1)])
-@pytest.mark.parametrize(("queries", "length"), [(1, 1), (1, 11), (8, 11), (8, 8), (13, 13)])
+@pytest.mark.parametrize("heads", [(2, 2), (4, 2), (6, 2), (3, 1)])
+@pytest.mark.parametrize("tokens", [(1, 1), (1, 11), (8, 11), (8, 8), (13, 13)])
 @pytest.mark.parametrize(
-    ("causal", "window", "before", "after"),
+    ("asked", "hides"),
     [
-        (True, None, -1, 0),
-        (False, None, -1, -1),
-        (True, [5, 0], 5, 0),
-        (True, [3, 3], 3, 0),
-        (False, [2, 1], 2, 1),
-        (False, [-1, 0], -1, 0),
+        ({"causal": True, "window_size": None}, (-1, 0)),
+        ({"causal": False, "window_size": None}, (-1, -1)),
+        ({"causal": True, "window_size": [5, 0]}, (5, 0)),
+        ({"causal": True, "window_size": [3, 3]}, (3, 0)),
+        ({"causal": False, "window_size": [2, 1]}, (2, 1)),
+        ({"causal": False, "window_size": [-1, 0]}, (-1, 0)),
     ],
 )
 def test_attention_is_torchs_own(
-    query_heads: int,
-    kv_heads: int,
-    queries: int,
-    length: int,
-    causal: bool,
-    window: list[int] | None,
-    before: int,
-    after: int,
+    heads: tuple[int, int], tokens: tuple[int, int], asked: dict[str, Any], hides: tuple[int, int]
 ) -> None:
+    query_heads, kv_heads = heads
+    queries, length = tokens
     cache = paged_cache(9, kv_heads)
     table = [7, 2, 5, 1]
     q = torch.randn(queries, query_heads, HEAD, generator=torch.Generator().manual_seed(1))
-    seen = attend(q, cache, [table], [length], causal=causal, window_size=window)
-    wanted = expected(q, cache, table, length, hidden_keys(queries, length, before, after))
+    seen = attend(q, cache, [table], [length], **asked)
+    wanted = expected(q, cache, table, length, hidden_keys(queries, length, *hides))
     torch.testing.assert_close(seen, wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -174,9 +167,7 @@ def test_what_the_kernel_does_not_do_is_refused_by_name(name: str, value: object
 def write(cache: torch.Tensor, new: torch.Tensor, slots: list[int], kv_cache_dtype: str = "auto") -> None:
     key, value = views(cache)
     one = torch.ones(1)
-    reshape_and_cache_flash(
-        new[..., :HEAD], new[..., HEAD:], key, value, torch.tensor(slots), kv_cache_dtype, one, one
-    )
+    reshape_and_cache_flash(new[..., :HEAD], new[..., HEAD:], key, value, torch.tensor(slots), kv_cache_dtype, one, one)
 
 
 def test_tokens_land_in_their_slots_and_nothing_else_changes() -> None:
@@ -224,9 +215,7 @@ def test_sigmoid_routing(renormalize: bool, biased: bool) -> None:
         assert weights[row].tolist() == pytest.approx(wanted, rel=1e-6)
 
 
-def rms_norm_of_one_layer(
-    out: torch.Tensor, input_: torch.Tensor, weight: torch.Tensor | None, epsilon: float
-) -> None:
+def rms_norm_of_one_layer(out: torch.Tensor, input_: torch.Tensor, weight: torch.Tensor | None, epsilon: float) -> None:
     """Like the CPU kernel: it reads rows one after another in memory, and one weight."""
     assert input_.is_contiguous()
     normed = input_ * torch.rsqrt(input_.pow(2).mean(-1, keepdim=True) + epsilon)

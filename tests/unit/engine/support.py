@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests and records for the tests of the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_laguna.evidence.arm_record import (
+    Acceptance,
+    Arm,
+    ArmRecord,
+    ArmRequest,
+    AttentionDigest,
+    CapturedGraph,
+    Planted,
+    RankReport,
+    token_digest,
+)
+
+DIGEST = "0" * 64
+
+
+def request(**changes: Any) -> ArmRequest:
+    values: dict[str, Any] = {
+        "arm": Arm.GRAPH_CONTROL,
+        "lane": "cpu",
+        "target": "/models/target",
+        "draft": "/models/draft",
+        "prompt": "nova\n",
+        "tokens": 3,
+        "tensor_parallel_size": 1,
+        "collective_breaks": False,
+        "planted": Planted.NONE,
+    }
+    return ArmRequest(**(values | changes))
+
+
+def record(**changes: Any) -> ArmRecord:
+    tokens = [5, 6, 7]
+    graph = CapturedGraph(
+        model="target",
+        descriptor="8 tokens",
+        graphs=2,
+        breaks=1,
+        kinds={"graph": 2, "attention": 1},
+        order_sha256=DIGEST,
+    )
+    rank = RankReport(
+        rank=0,
+        model_runner="vllm.Runner",
+        graphs=[graph],
+        attention=AttentionDigest(sha256=DIGEST, calls=2, layers=1),
+        candidate={"flag": False},
+    )
+    values: dict[str, Any] = {
+        "request": request(),
+        "token_ids": tokens,
+        "token_sha256": token_digest(tokens),
+        "text_sha256": DIGEST,
+        "finish_reason": "length",
+        "prompt_tokens": 5,
+        "prompt_token_sha256": DIGEST,
+        "cached_tokens": 0,
+        "generation_seconds": 0.5,
+        "start_seconds": 9.5,
+        "acceptance": Acceptance(drafts=1, draft_tokens=7, accepted=2, accepted_per_position=[1, 1, 0, 0, 0, 0, 0]),
+        "ranks": [rank],
+        "versions": {"torch": "2"},
+        "configuration": {"arguments": {"seed": 1}},
+        "environment": {"LAGUNA_LANE": "cpu"},
+    }
+    return ArmRecord(**(values | changes))

@@ -159,7 +159,7 @@ def load_validator(validator: Validator) -> Callable[[torch.Tensor, Views, int, 
         return python_contract
     try:
         from laguna_kv import _contract  # noqa: PLC0415 - it may be absent where the Python one is asked for
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         remedy = (
             f"build the extension with a C compiler and run it on torch 2.10 or newer ({error}), or set"
             f" {VALIDATOR}=python"

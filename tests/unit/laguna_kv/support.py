@@ -7,17 +7,25 @@ version they replace is the FlashAttention one that vLLM would have detected on 
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
 import itertools
 import os
+import textwrap
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-import vllm.v1.attention.backends.flash_attn as upstream
-from vllm.config import CompilationMode, CUDAGraphMode, VllmConfig, set_current_vllm_config
-from vllm.forward_context import set_forward_context
-from vllm.model_executor.layers.attention import Attention
+
+# Importing vLLM warns of what torch will drop; with every warning an error, no test of ours could be collected.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import vllm.v1.attention.backends.flash_attn as upstream
+    from vllm.config import CompilationMode, CUDAGraphMode, VllmConfig, set_current_vllm_config
+    from vllm.forward_context import set_forward_context
+    from vllm.model_executor.layers.attention import Attention
 
 HEAD_SIZE = 128
 TARGET_LAYERS = 48
@@ -149,7 +157,9 @@ def make_cache(  # noqa: PLR0913 - one for each fact of a cache
         offset: elements before the cache in the buffer.
     """
     content = 2 * head_size
-    buffer = torch.randn(offset + blocks * kv_heads * block_size * content).to(dtype)[offset:]
+    elements = blocks * kv_heads * block_size * content
+    # vLLM's layers share one buffer, so memory goes on after a cache's end.
+    buffer = torch.randn(offset + elements + content).to(dtype)[offset : offset + elements]
     if layout == "HND":
         return buffer.view(blocks, kv_heads, block_size, content)
     return buffer.view(blocks, block_size, kv_heads, content).transpose(1, 2)
@@ -157,7 +167,7 @@ def make_cache(  # noqa: PLR0913 - one for each fact of a cache
 
 def metadata(tokens: int, context: int, blocks: int = 4) -> Any:
     """vLLM's metadata for one request: the last ``tokens`` of ``context``, in blocks 0, 1, ... of the cache."""
-    fields = {field.name: None for field in dataclasses.fields(upstream.FlashAttentionMetadata)}
+    fields = [field.name for field in dataclasses.fields(upstream.FlashAttentionMetadata)]
     values: dict[str, Any] = {
         "num_actual_tokens": tokens,
         "max_query_len": tokens,
@@ -171,7 +181,8 @@ def metadata(tokens: int, context: int, blocks: int = 4) -> Any:
         "max_num_splits": 0,
         "causal": True,
     }
-    return upstream.FlashAttentionMetadata(**{name: values.get(name) for name in fields})
+    known: dict[str, Any] = {name: values.get(name) for name in fields}
+    return upstream.FlashAttentionMetadata(**known)
 
 
 def projections(layer: Any, tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -199,3 +210,17 @@ def set_engine_environment(monkeypatch: Any, **changes: str) -> None:
         monkeypatch.delenv(name)
     for name, value in {**ENGINE_ENVIRONMENT, **changes}.items():
         monkeypatch.setenv(name, value)
+
+
+def uses_of_the_cache_argument(method: Any) -> list[str]:
+    """Every statement's expression in a method that reads the name ``kv_cache``, as source text."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
+    reading = {id(node) for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "kv_cache"}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and _count(node.value, reading)]
+    count = sum(_count(node.value, reading) for node in calls)
+    assert count == len(reading), "the cache is used outside the assignments found"
+    return [ast.unparse(node.value) for node in calls]
+
+
+def _count(tree: ast.AST, wanted: set[int]) -> int:
+    return sum(id(node) in wanted for node in ast.walk(tree))

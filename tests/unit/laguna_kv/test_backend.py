@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's real attention layers with the candidate in them: what reaches the kernels, and what vLLM's hooks do."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+import vllm.v1.attention.backends.flash_attn as upstream
+from vllm.v1.worker.utils import clear_layer_kv_caches
+
+from laguna_kv.backend import LagunaFlashAttentionBackend, LagunaFlashAttentionImpl
+from laguna_kv.errors import ContractError
+from laguna_kv.settings import VALIDATOR, Validator
+from tests.unit.laguna_kv import support
+
+
+@pytest.fixture
+def layer(config: Any, validator: Validator, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv(VALIDATOR, validator)
+    layer = support.make_layer(config, LagunaFlashAttentionBackend)
+    layer.kv_cache = support.make_cache()
+    return layer
+
+
+def stock_layer(config: Any, cache: torch.Tensor) -> Any:
+    layer = support.make_layer(config, upstream.FlashAttentionBackend, 1)
+    layer.kv_cache = cache
+    return layer
+
+
+def test_upstream_uses_its_cache_argument_once_in_each_method() -> None:
+    expression = "kv_cache.transpose(1, 2).split(self.head_size, dim=-1)"
+    for method in (upstream.FlashAttentionImpl.forward, upstream.FlashAttentionImpl.do_kv_cache_update):
+        assert support.uses_of_the_cache_argument(method) == [expression]
+
+
+def test_outputs_and_cache_are_the_stock_ones_bitwise(config: Any, layer: Any) -> None:
+    stock = stock_layer(config, layer.kv_cache.clone())
+    for tokens, context, seed in ((16, 16, 1), (8, 24, 2), (3, 27, 3), (1, 28, 4)):
+        ours = support.run_step(config, layer, tokens, context, seed)
+        theirs = support.run_step(config, stock, tokens, context, seed)
+        assert torch.equal(ours.view(torch.int16), theirs.view(torch.int16))
+        assert torch.equal(layer.kv_cache.contiguous().view(torch.int16), stock.kv_cache.contiguous().view(torch.int16))
+    assert ours.float().abs().mean() > 0.01, "numbers that could differ"
+
+
+def test_kernels_get_the_stored_objects_with_the_stock_geometry(engine: Any, config: Any, layer: Any) -> None:
+    for seed in range(3):
+        support.run_step(config, layer, seed=seed)
+    contract = layer.impl.views.contract
+    for pairs, seam in ((engine.attention, contract.canonical), (engine.update, contract.raw)):
+        assert len(pairs) == 3
+        for key, value in pairs:
+            assert key is seam.views[0]
+            assert value is seam.views[1]
+    del engine.attention[:], engine.update[:]
+    support.run_step(config, stock_layer(config, layer.kv_cache))
+    for stock, ours in ((engine.attention[0], contract.canonical.views), (engine.update[0], contract.raw.views)):
+        for theirs, mine in zip(stock, ours, strict=True):
+            assert theirs is not mine
+            assert (theirs.data_ptr(), theirs.shape, theirs.stride()) == (mine.data_ptr(), mine.shape, mine.stride())
+
+
+def test_one_build_then_only_hits(config: Any, layer: Any) -> None:
+    for _ in range(5):
+        support.run_step(config, layer)
+    views = layer.impl.views
+    assert (views.builds, views.invalidations, views.forward_hits, views.update_hits) == (1, 0, 5, 5)
+    assert views.owner == layer.layer_name
+
+
+def test_vllms_profiling_run_without_metadata_builds_nothing(layer: Any) -> None:
+    query, key, value = support.projections(layer, 8, 0)
+    output = torch.ones_like(query)
+    layer.impl.forward(layer, query, key, value, torch.tensor([]), None, output=output)
+    assert output.abs().sum() == 0
+    assert layer.impl.views.builds == 0
+
+
+@pytest.mark.parametrize("number", [48, 49, 53])
+def test_the_drafters_layers_are_left_alone(engine: Any, config: Any, number: int) -> None:
+    layer = support.make_layer(config, LagunaFlashAttentionBackend, number, kv_heads=1)
+    layer.kv_cache = support.make_cache(kv_heads=1)
+    stock = stock_layer(config, layer.kv_cache.clone())
+    stock.num_heads, stock.num_kv_heads = layer.num_heads, layer.num_kv_heads
+    support.run_step(config, layer)
+    layer.kv_cache = support.make_cache(kv_heads=1)  # the drafter's cache may change as vLLM likes
+    support.run_step(config, layer)
+    assert layer.impl.is_draft is True
+    assert (layer.impl.views.builds, layer.impl.views.contract) == (0, None)
+    assert engine.attention[-1][0] is not engine.attention[-2][0]
+
+
+def test_a_layer_that_vllm_marks_as_the_drafters_is_left_alone(config: Any) -> None:
+    layer = support.make_layer(config, LagunaFlashAttentionBackend, 3)
+    layer.is_draft_layer = True
+    layer.kv_cache = support.make_cache()
+    support.run_step(config, layer)
+    assert (layer.impl.is_draft, layer.impl.views.builds) == (True, 0)
+
+
+@pytest.mark.parametrize("rebind", ["copy", "same memory", "placeholder"])
+def test_a_rebind_without_a_clear_raises_and_rebuilds_nothing(config: Any, layer: Any, rebind: str) -> None:
+    support.run_step(config, layer)
+    layer.kv_cache = {
+        "copy": layer.kv_cache.clone(),
+        "same memory": layer.kv_cache.view(layer.kv_cache.shape),
+        "placeholder": torch.tensor([]),
+    }[rebind]
+    for _ in range(2):
+        with pytest.raises(ContractError, match=f"^{layer.layer_name}: .*source.identity"):
+            support.run_step(config, layer)
+    assert (layer.impl.views.builds, layer.impl.views.invalidations) == (1, 0)
+
+
+def test_a_head_size_that_drifts_is_refused(config: Any, layer: Any) -> None:
+    support.run_step(config, layer)
+    layer.impl.head_size = 64
+    with pytest.raises(ContractError, match=r"seam.split: expected \(128, dim=-1\), seen \(64, -1\)"):
+        layer.impl.do_kv_cache_update(layer, None, None, layer.kv_cache, None)
+
+
+def test_vllms_clear_discards_the_state_and_the_next_cache_gets_one(config: Any, layer: Any) -> None:
+    support.run_step(config, layer)
+    clear_layer_kv_caches([layer, layer])
+    assert (layer.impl.views.contract, layer.impl.views.invalidations) == (None, 1)
+    assert layer.impl._k_scale_cache is None
+    layer.bind_kv_cache(support.make_cache())
+    support.run_step(config, layer)
+    assert (layer.impl.views.builds, layer.impl.views.forward_hits) == (2, 2)
+
+
+def test_a_use_between_clear_and_bind_is_refused(config: Any, layer: Any) -> None:
+    support.run_step(config, layer)
+    clear_layer_kv_caches([layer])
+    with pytest.raises(Exception, match=r"cache shape \(expected \[num_blocks, 2, block_size, 256\], seen \[0\]\)"):
+        support.run_step(config, layer)
+    assert layer.impl.views.builds == 1
+
+
+def test_the_backend_is_vllms_with_another_implementation() -> None:
+    assert LagunaFlashAttentionBackend.get_name() == "FLASH_ATTN"
+    assert LagunaFlashAttentionBackend.get_impl_cls() is LagunaFlashAttentionImpl
+    assert LagunaFlashAttentionBackend.get_builder_cls() is upstream.FlashAttentionMetadataBuilder
+    assert not hasattr(upstream.FlashAttentionImpl, "_k_scale_cache")
+
+
+def test_the_overrides_take_what_vllm_passes() -> None:
+    for name in ("forward", "do_kv_cache_update"):
+        ours = list(inspect.signature(getattr(LagunaFlashAttentionImpl, name)).parameters)
+        assert ours == list(inspect.signature(getattr(upstream.FlashAttentionImpl, name)).parameters)
+
+
+def test_a_layer_without_an_engine_configuration_is_not_made(engine: Any) -> None:
+    del engine
+    with pytest.raises(AssertionError, match="Current vLLM config is not set"):
+        LagunaFlashAttentionImpl(12, 128, 1.0, 2, None, None, "auto")

@@ -102,7 +102,7 @@ def test_the_models_maths_is_transformers_laguna(pair: Path) -> None:
 
     reference = LagunaForCausalLM.from_pretrained(pair / "target", dtype=torch.float32)
     weights = {name: value.float() for name, value in load_file(pair / "target" / "model.safetensors").items()}
-    token_ids = corpus.batch(random.Random(77), 2, 100)
+    token_ids = corpus.batch(random.Random(77), 2, 100)  # noqa: S311 - text, no secret
     with torch.no_grad():
         wanted = reference(token_ids).logits
         seen, _ = model.target_forward(weights, token_ids)
@@ -112,7 +112,7 @@ def test_the_models_maths_is_transformers_laguna(pair: Path) -> None:
 def test_the_target_has_learnt_the_corpus_and_the_draft_the_target(pair: Path) -> None:
     target = {name: value.float() for name, value in load_file(pair / "target" / "model.safetensors").items()}
     draft = {name: value.float() for name, value in load_file(pair / "draft" / "model.safetensors").items()}
-    token_ids = corpus.batch(random.Random(99), 4, 160)
+    token_ids = corpus.batch(random.Random(99), 4, 160)  # noqa: S311 - text, no secret
     with torch.no_grad():
         logits, taps = model.target_forward(target, token_ids, taps=shape.TAPS)
         anchors = torch.arange(60, 150, 10).expand(4, -1)

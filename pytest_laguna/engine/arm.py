@@ -52,7 +52,7 @@ def run(request: ArmRequest) -> ArmRecord:
         RuntimeError: the environment is not the arm's.
     """
     started = time.monotonic()
-    _require_environment(request)
+    environment = _require_environment(request)
     from vllm import LLM, SamplingParams  # noqa: PLC0415 - after the environment has been checked
 
     arguments = arms.engine_arguments(request)
@@ -85,15 +85,21 @@ def run(request: ArmRequest) -> ArmRecord:
         ),
         versions=_versions(),
         configuration={"arguments": arguments, "resolved": _resolved(engine.llm_engine.vllm_config)},
-        environment=dict(sorted(os.environ.items())),
+        environment=environment,
     )
 
 
-def _require_environment(request: ArmRequest) -> None:
-    for name, expected in arms.environment(request).items():
-        if (seen := os.environ.get(name)) != expected:
-            message = f"{name} is {seen!r} in the arm's environment, expected {expected!r}; start arms with run_arm"
+def _require_environment(request: ArmRequest) -> dict[str, str]:
+    """The environment as it is now: vLLM adds to it later."""
+    seen, expected = dict(sorted(os.environ.items())), arms.environment(request)
+    for name in sorted((seen.keys() | expected.keys()) - set(arms.PLACES)):
+        if seen.get(name) != expected.get(name):
+            message = (
+                f"{name} is {seen.get(name)!r} in the arm's environment, expected {expected.get(name)!r}; "
+                "start arms with run_arm, which sets all of it"
+            )
             raise RuntimeError(message)
+    return seen
 
 
 def _acceptance(metrics: Any) -> Acceptance | None:

@@ -18,6 +18,10 @@ FAILED = "laguna-arm failed: "
 _CACHE_BYTES = 128 * 1024 * 1024
 
 
+PLACES = ("PATH", "HOME", "TMPDIR", "LC_ALL")
+"""The other variables of an arm: where things are, and the character set."""
+
+
 def environment(request: ArmRequest) -> dict[str, str]:
     """The variables that decide what an arm computes; the launcher sets them, the arm refuses to run under others."""
     variables = {
@@ -40,7 +44,8 @@ def environment(request: ArmRequest) -> dict[str, str]:
 
 _LANE_ENVIRONMENTS = {
     # One thread: no reduction is split differently from run to run, and several arms share a small machine.
-    "cpu": {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
+    # vLLM would bind each rank to a NUMA node of its own, and refuses where there are fewer nodes than ranks.
+    "cpu": {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
 }
 
 

@@ -17,7 +17,6 @@ from pytest_laguna.evidence.schemas import read_model
 
 from . import arms
 
-_PASSED_ON = ("PATH",)
 _TAIL_BYTES = 4096
 
 
@@ -125,12 +124,16 @@ def environment(request: ArmRequest, directory: Path) -> dict[str, str]:
 
 
 def _private_environment(directory: Path) -> dict[str, str]:
-    """``PATH`` and private directories, which are made here."""
-    inherited = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    private = {"HOME": directory / "home", "TMPDIR": directory / "tmp"}
-    for path in private.values():
-        path.mkdir(mode=files.PRIVATE_DIRECTORY)
-    return inherited | {name: str(path) for name, path in private.items()} | {"LC_ALL": "C.UTF-8"}
+    """``arms.PLACES``: ``PATH`` is inherited, and private directories are made here."""
+    home, temporary = directory / "home", directory / "tmp"
+    for new in (home, temporary):
+        new.mkdir(mode=files.PRIVATE_DIRECTORY)
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(home),
+        "TMPDIR": str(temporary),
+        "LC_ALL": "C.UTF-8",
+    }
 
 
 def run_in_group(

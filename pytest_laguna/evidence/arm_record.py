@@ -209,7 +209,7 @@ class ArmRecord(Schema):
         ranks: in the order of their numbers.
         versions: of torch, vllm, transformers and Python.
         configuration: what the engine was given and what it made of it.
-        environment: the environment variables of the arm's process.
+        environment: of the arm's process when it began; it refuses variables that are not an arm's.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-arm-record-v1"], pydantic.Field(alias="schema")] = (

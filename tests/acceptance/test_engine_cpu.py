@@ -118,6 +118,8 @@ def check_views(control: ArmRecord, candidate: ArmRecord) -> None:
     assert proof["builds"] == proof["target_layers_with_state"] == LAYERS
     assert proof["draft_layers_with_state"] == proof["invalidations"] == 0
     assert proof["forward_hits"] == candidate.ranks[0].attention.calls
+    # One warm-up, one capture, one prefill: a replay writes the cache inside its graphs and runs no Python for it.
+    assert proof["update_hits"] == 3 * LAYERS
     assert (control.environment[arms.FLAG], candidate.environment[arms.FLAG]) == ("0", "1")
 
 
@@ -141,22 +143,9 @@ def test_a_defect_before_the_contract_is_refused_by_it(
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"target": "/nowhere"}, "nowhere"),
-        ({"lane": None}, r"LAGUNA_LANE is None in the arm's environment, expected 'cpu'"),
-    ],
-)
-def test_an_arm_that_cannot_run_says_why_in_one_line(
-    pair: launch.TinyPair, changes: dict[str, str | None], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = request(pair, Arm.Q1)
-    if changes.pop("lane", "") is None:
-        environment = {name: value for name, value in arms.environment(asked).items() if name != "LAGUNA_LANE"}
-        monkeypatch.setattr(arms, "environment", lambda _request: environment)
+def test_an_arm_that_cannot_run_says_why_in_one_line(pair: launch.TinyPair, tmp_path: Path) -> None:
     directory = tmp_path / "arm"
-    with pytest.raises(launch.ArmFailedError, match=rf"exit status 1: {arms.FAILED}.*{reason}"):
-        run(asked.model_copy(update=changes), directory)
+    with pytest.raises(launch.ArmFailedError, match=rf"exit status 1: {arms.FAILED}.*/nowhere"):
+        run(request(pair, Arm.Q1).model_copy(update={"target": "/nowhere"}), directory)
     assert not (directory / "record.json").exists()
     assert stat.S_IMODE((directory / "request.json").stat().st_mode) == 0o600

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an arm refuses before it loads anything, in real processes: status, one line, no record."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_laguna.engine import arms, launch
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arm_record import ArmRequest
+from tests.unit.engine import support
+
+
+def run_arm(tmp_path: Path, environment: dict[str, str], *arguments: str) -> tuple[int, str]:
+    argv = [sys.executable, "-m", "pytest_laguna.engine.arm", *arguments]
+    seen = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, check=False, text=True)
+    return seen.returncode, seen.stderr
+
+
+def refused(tmp_path: Path, request: ArmRequest, changes: dict[str, str | None]) -> str:
+    environment: dict[str, str | None] = {**launch.environment(request, tmp_path), **changes}
+    request_path, record_path = tmp_path / "request.json", tmp_path / "record.json"
+    files.write_new(request_path, files.canonical_json(request.canonical()))
+    present = {name: value for name, value in environment.items() if value is not None}
+    status, stderr = run_arm(tmp_path, present, str(request_path), str(record_path))
+    assert status == 1
+    assert not record_path.exists()
+    [line] = stderr.splitlines()
+    assert line.startswith(arms.FAILED)
+    assert "Traceback" in (tmp_path / "record.traceback").read_text()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("LAGUNA_LANE", None, "'cpu'"),
+        (arms.FLAG, "1", "'0'"),
+        ("VLLM_USE_BREAKABLE_CUDAGRAPH", "0", "'1'"),
+        ("LAGUNA_PLANTED", "wrong-offset", "'none'"),
+        ("VLLM_PLUGINS", "laguna_kv", "None"),
+        ("LD_PRELOAD", "", "None"),
+        ("MKL_NUM_THREADS", "4", "None"),
+    ],
+)
+def test_any_other_environment_is_refused_by_name(name: str, value: str | None, expected: str, tmp_path: Path) -> None:
+    line = refused(tmp_path, support.request(), {name: value})
+    assert f"{name} is {value!r} in the arm's environment, expected {expected}" in line
+
+
+def test_a_request_that_is_none_is_refused_by_its_field(tmp_path: Path) -> None:
+    (tmp_path / "request.json").write_bytes(files.canonical_json({"lane": "tpu"}))
+    environment = launch.environment(support.request(), tmp_path)
+    status, stderr = run_arm(tmp_path, environment, "request.json", "record.json")
+    assert status == 1
+    assert f"{arms.FAILED}UnusableEvidenceError: request.json: arm: Field required" in stderr
+
+
+def test_a_missing_request_is_refused(tmp_path: Path) -> None:
+    environment = {"PATH": os.environ["PATH"]}
+    status, stderr = run_arm(tmp_path, environment, str(tmp_path / "none.json"), str(tmp_path / "record.json"))
+    assert status == 1
+    assert f"{arms.FAILED}UnusableEvidenceError: none.json: cannot be read" in stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["one"], ["one", "two", "three"]])
+def test_other_arguments_are_refused(arguments: list[str], tmp_path: Path) -> None:
+    status, stderr = run_arm(tmp_path, {"PATH": os.environ["PATH"]}, *arguments)
+    assert (status, stderr) == (
+        2,
+        f"{arms.FAILED}expected REQUEST.json RECORD.json, got {len(arguments)} arguments\n",
+    )

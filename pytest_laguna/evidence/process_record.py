@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What became of a supervised child and of all below it."""
+
+from __future__ import annotations
+
+import enum
+import os
+import signal
+from typing import Annotated, Literal
+
+import pydantic
+
+from pytest_laguna.evidence.schemas import Schema
+
+Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+
+
+class Reason(enum.StrEnum):
+    """Why a supervised child's time was over."""
+
+    EXITED = "exited"
+    """It ended by itself."""
+    STOPPED = "stopped"
+    """The controller asked for it."""
+    DEADLINE = "deadline"
+    MEMORY = "memory"
+    OWNER_GONE = "owner-gone"
+    """The controller hung up: everything was killed at once."""
+    SUPERVISOR_LOST = "supervisor-lost"
+    """The supervisor ended without a result: the controller swept by token."""
+
+
+class FoundProcess(Schema):
+    """A process that should not have been there.
+
+    Attributes:
+        pid: its number.
+        command: its command line, or its name in brackets; empty when it ended while it was described.
+        start_ticks: when it started, in clock ticks since boot; with the pid it names one process for ever.
+    """
+
+    pid: pydantic.PositiveInt
+    command: str
+    start_ticks: pydantic.NonNegativeInt
+
+    def __str__(self) -> str:
+        return f"pid {self.pid}, started at tick {self.start_ticks}: {self.command}"
+
+
+class ProcessRecord(Schema):
+    """A supervised child's end.
+
+    Attributes:
+        schema_name: the form of this record.
+        reason: why its time was over.
+        wait_status: as ``waitpid`` gives it; None when nobody could collect it.
+        last_signal: the number of the last signal that was sent to the tree; None when there was no need for one.
+        wall_seconds: from its start to the end of the last process below it.
+        peak_memory_bytes: the largest sum over the tree that was polled; None without a limit.
+        leftovers: what was still alive when the child had ended by itself and the time to settle was over, or what a
+            sweep found. It was killed, and still counts against the arm.
+        survivors: what was still alive after SIGKILL and its seconds: stuck in the kernel, or not ours to signal.
+        last_journal_line: the last whole line of the child's journal; None when it has none.
+    """
+
+    schema_name: Literal["laguna-process-v1"] = "laguna-process-v1"
+    reason: Reason
+    wait_status: int | None
+    last_signal: int | None
+    wall_seconds: Seconds
+    peak_memory_bytes: pydantic.NonNegativeInt | None
+    leftovers: list[FoundProcess]
+    survivors: list[FoundProcess]
+    last_journal_line: str | None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The child's exit code; negative is the signal that ended it, None is unknown."""
+        return None if self.wait_status is None else os.waitstatus_to_exitcode(self.wait_status)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the child ended by itself with exit code 0 and left nothing behind."""
+        return self.reason is Reason.EXITED and self.exit_code == 0 and not self.leftovers and not self.survivors
+
+    def __str__(self) -> str:
+        parts = [f"{self.reason}, {_exit_words(self.exit_code)} after {self.wall_seconds:.1f} s"]
+        parts += [f"left behind: {process}" for process in self.leftovers]
+        parts += [f"survived SIGKILL: {process}" for process in self.survivors]
+        return "; ".join(parts)
+
+
+def _exit_words(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "exit unknown"
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    names = {number.value: number.name for number in signal.Signals}
+    return names.get(-exit_code, f"signal {-exit_code}")

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The controller's side of a supervised child: start it, stop it, and learn what became of it and of all below it."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pydantic
+
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.process_record import ProcessRecord, Reason
+from pytest_laguna.evidence.schemas import parse_model
+from pytest_laguna.machine import descent, supervisor
+from pytest_laguna.machine.sweep import sweep
+
+START_SECONDS = 60.0
+"""How long a supervisor may take from its exec to its child's; it is milliseconds unless the host is stuck."""
+
+MARGIN_SECONDS = 30.0
+"""What a supervisor may take beyond the times that it was given, before it counts as lost."""
+
+SWEEP_SECONDS = 10.0
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PROGRAM = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from pytest_laguna.machine.supervisor import main; main(int(sys.argv[2]))"
+)
+"""As a module, because a script would be compiled anew at each start; last on the path, so that it shadows nothing."""
+
+_STRICT = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ProcessError(RuntimeError):
+    """A child that could not be started, or whose request makes no sense."""
+
+
+class Ladder(pydantic.BaseModel):
+    """How long each signal may take to empty the tree before the next is sent; the last is how long a kill may take."""
+
+    model_config = _STRICT
+
+    interrupt_seconds: float = pydantic.Field(ge=0, allow_inf_nan=False)
+    terminate_seconds: float = pydantic.Field(ge=0, allow_inf_nan=False)
+    kill_seconds: float = pydantic.Field(gt=0, allow_inf_nan=False)
+
+    @property
+    def seconds(self) -> float:
+        """The longest that all of it may take."""
+        return self.interrupt_seconds + self.terminate_seconds + self.kill_seconds
+
+
+class Command(pydantic.BaseModel):
+    """What to run, and within which bounds.
+
+    Attributes:
+        argv: the program, as an absolute path, and its arguments.
+        environment: all of it; nothing is inherited. The token is added.
+        directory: where it runs; ``stdout.log`` and ``stderr.log`` are made there and must not exist.
+        deadline_seconds: from its start to the ladder.
+        ladder: the end of every run that does not end by itself.
+        settle_seconds: how long what the child leaves behind may take to end by itself.
+        memory_limit_bytes: of the whole tree, as ``descent.memory_bytes`` counts; without one nothing is polled.
+        journal: a file whose last whole line belongs into the result.
+    """
+
+    model_config = _STRICT
+
+    argv: tuple[str, ...] = pydantic.Field(min_length=1)
+    environment: Mapping[str, str]
+    directory: Path
+    deadline_seconds: float = pydantic.Field(gt=0, allow_inf_nan=False)
+    ladder: Ladder
+    settle_seconds: float = pydantic.Field(ge=0, allow_inf_nan=False)
+    memory_limit_bytes: int | None = pydantic.Field(default=None, gt=0)
+    journal: Path | None = None
+
+    @pydantic.field_validator("argv")
+    @classmethod
+    def _absolute(cls, argv: tuple[str, ...]) -> tuple[str, ...]:
+        if not argv[0].startswith("/"):
+            message = f"argv[0]: expected an absolute path, found {argv[0]!r}: a search path would choose the program"
+            raise ValueError(message)
+        return argv
+
+
+def new_token() -> str:
+    """A token for a lease: nobody else's processes bear it."""
+    return secrets.token_hex(descent.TOKEN_DIGITS // 2)
+
+
+def run(command: Command, token: str) -> ProcessRecord:
+    """Run a child to its end; an interrupt of this process ends it first."""
+    with SupervisedProcess(command, token) as process:
+        return process.wait()
+
+
+class SupervisedProcess:
+    """A child under a supervisor, for use with ``with``: it starts on entry, and on exit nothing of it is left.
+
+    Leaving the block in whatever way, an interrupt included, stops a child that still runs by its ladder; an interrupt
+    of the ladder kills everything at once. A thread waits for the result: a supervisor that is killed is noticed at
+    once, whatever the controller does, and every bearer of the token is killed.
+
+    Attributes:
+        pid: of the child; of use for looking at it, and not for signalling it.
+        supervisor_pid: of its supervisor.
+    """
+
+    pid: int
+    supervisor_pid: int
+
+    def __init__(self, command: Command, token: str) -> None:
+        """Prepare, and start nothing yet; see ``Command``. ``token`` is the lease's, from ``new_token``."""
+        if len(token) != descent.TOKEN_DIGITS or not set(token) <= set("0123456789abcdef"):
+            message = f"token: expected {descent.TOKEN_DIGITS} lower-case hexadecimal digits, found {token!r}"
+            raise ProcessError(message)
+        self._command = command
+        self._token = token
+        self._running = threading.Event()
+        self._ended = threading.Event()
+        self._failure = ""
+        self._record: ProcessRecord | None = None
+
+    def __enter__(self) -> Self:
+        """Start the supervisor, and return once the child's program runs.
+
+        Raises:
+            FileExistsError: ``stdout.log`` or ``stderr.log`` exists.
+            ProcessError: the program could not be run; the line says why.
+        """
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                self._launch(theirs.fileno())
+            self._running.wait(START_SECONDS)
+        except BaseException:
+            self._abandon()
+            raise
+        if self._failure or not self._running.is_set():
+            self._abandon()
+            where = f"{self._command.argv[0]} in {self._command.directory}"
+            message = f"{where}: could not be run: {self._failure or f'nothing heard for {START_SECONDS:g} s'}"
+            raise ProcessError(message)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop the child if it still runs."""
+        self.stop()
+
+    def wait(self) -> ProcessRecord:
+        """Wait until the child and all below it have ended; its deadline bounds the time."""
+        return self._wait(self._longest_seconds())
+
+    def stop(self) -> ProcessRecord:
+        """End the child by its ladder, in whatever phase it is; the result if it has ended already."""
+        try:
+            if not self._ended.is_set():
+                self._tell_to_stop()
+            return self._wait(self._command.ladder.seconds + MARGIN_SECONDS)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _launch(self, descriptor: int) -> None:
+        """Exec the supervisor and send it the request."""
+        command = self._command
+        output = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        opened: list[int] = []
+        try:
+            for name in ("stdout.log", "stderr.log"):
+                opened.append(os.open(command.directory / name, output, files.PRIVATE_FILE))  # noqa: PERF401 - closed below
+            argv = [sys.executable, "-I", "-S", "-B", "-c", _PROGRAM, str(_ROOT), str(descriptor)]
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=opened[0],
+                stderr=opened[1],
+                env=_supervisor_environment(self._token),
+                cwd=command.directory,
+                pass_fds=(descriptor,),
+                start_new_session=True,
+            )
+        finally:
+            for number in opened:
+                os.close(number)
+        self.supervisor_pid = self._process.pid
+        self._thread = threading.Thread(target=self._watch, name=f"supervisor {self.supervisor_pid}", daemon=True)
+        self._thread.start()
+        self._connection.sendall(marshal.dumps(self._request()))
+
+    def _request(self) -> dict[str, Any]:
+        command, ladder = self._command, self._command.ladder
+        return {
+            "owner": os.getpid(),
+            "token": self._token,
+            "argv": list(command.argv),
+            "environment": {**command.environment, descent.TOKEN_VARIABLE: self._token},
+            "deadline_seconds": command.deadline_seconds,
+            "settle_seconds": command.settle_seconds,
+            "ladder": (ladder.interrupt_seconds, ladder.terminate_seconds, ladder.kill_seconds),
+            "memory_limit_bytes": command.memory_limit_bytes,
+            "journal": None if command.journal is None else str(command.journal),
+        }
+
+    def _watch(self) -> None:
+        """The thread: hear the supervisor out, and sweep when it ends without a result."""
+        started_at = time.monotonic()
+        try:
+            first = self._receive()
+            self._failure = first["failure"] if first else self._supervisor_error()
+            if first:
+                self.pid = first["pid"]
+                self._running.set()
+            ended = self._receive() if first else None
+            self._process.wait()
+            self._record = (
+                parse_model(ended, ProcessRecord, "supervisor's result") if ended else self._swept(started_at)
+            )
+        finally:
+            self._connection.close()
+            self._ended.set()
+            self._running.set()
+
+    def _receive(self) -> dict[str, Any] | None:
+        """One message; nothing when the supervisor has ended."""
+        try:
+            packet = self._connection.recv(supervisor.PACKET_BYTES)
+        except ConnectionResetError:
+            packet = b""
+        message: dict[str, Any] | None = marshal.loads(packet) if packet else None  # noqa: S302 - our own child's
+        return message
+
+    def _swept(self, started_at: float) -> ProcessRecord:
+        swept = sweep(self._token, seconds=SWEEP_SECONDS)
+        return ProcessRecord(
+            reason=Reason.SUPERVISOR_LOST,
+            wait_status=None,
+            last_signal=int(signal.SIGKILL) if swept.found else None,
+            wall_seconds=time.monotonic() - started_at,
+            peak_memory_bytes=None,
+            leftovers=swept.found,
+            survivors=swept.survivors,
+            last_journal_line=None,
+        )
+
+    def _supervisor_error(self) -> str:
+        """The last line that a supervisor wrote before it ended without a word."""
+        lines = (self._command.directory / "stderr.log").read_text(errors="replace").splitlines()
+        return f"its supervisor ended at once: {lines[-1] if lines else 'nothing on standard error'}"
+
+    def _longest_seconds(self) -> float:
+        command = self._command
+        return command.deadline_seconds + command.settle_seconds + command.ladder.seconds + MARGIN_SECONDS
+
+    def _wait(self, seconds: float) -> ProcessRecord:
+        """Wait for the result; a supervisor that keeps us waiting longer is stuck, and is killed and swept after."""
+        if not self._ended.wait(seconds):
+            self._process.kill()
+            self._ended.wait(SWEEP_SECONDS + MARGIN_SECONDS)
+        if self._record is None:
+            message = f"supervisor {self.supervisor_pid}: gave no usable result: see {self._command.directory}"
+            raise ProcessError(message)
+        return self._record
+
+    def _tell_to_stop(self) -> None:
+        try:
+            self._connection.send(b"stop")
+        except OSError:
+            return  # it has ended in this moment, and the thread knows
+
+    def _abandon(self) -> None:
+        """Hang up, which has the supervisor kill everything at once, and wait for that."""
+        try:
+            self._connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
+        if hasattr(self, "_thread"):
+            self._ended.wait(self._command.ladder.kill_seconds + SWEEP_SECONDS)
+
+
+def _supervisor_environment(token: str) -> dict[str, str]:
+    """The token, and what this interpreter itself may need to load its own libraries."""
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    return kept | {descent.TOKEN_VARIABLE: token}

@@ -107,7 +107,7 @@ class PythonContract:
         ):
             views = getattr(seam, "views", None)
             if not isinstance(views, tuple) or len(views) != len(held):
-                seen = "none" if views is None else f"{type(views).__name__} {views!r}"[:80]
+                seen = "none" if views is None else f"{type(views).__name__} of {len(views)}"
                 raise ContractError(self._owner, f"{path}.views", "a key and a value alias (a complete state)", seen)
             for part, view, recorded in zip(("key", "value"), views, held, strict=True):
                 if view is not recorded:

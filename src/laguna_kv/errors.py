@@ -63,7 +63,9 @@ class LifecycleError(LagunaKVError):
 
 def refuse_seam_call(owner: str, method: str, expected: str, arguments: tuple[object, ...]) -> NoReturn:
     """Raise for a call of the seam that upstream's view expression does not make (both seams end here)."""
-    raise ContractError(owner, f"seam.{method}", expected, "(" + ", ".join(map(repr, arguments)) + ")")
+    # The type of anything but a number: a tensor's text has many lines.
+    seen = ", ".join(repr(each) if isinstance(each, int) else type(each).__name__ for each in arguments)
+    raise ContractError(owner, f"seam.{method}", expected, f"({seen})")
 
 
 def refuse_disagreement(owner: str) -> NoReturn:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from laguna_kv.errors import refuse_seam_call
@@ -37,7 +38,7 @@ class Seam:
         Raises:
             ContractError: other dimensions were asked for.
         """
-        if arguments != (1, 2):
+        if not _integers(arguments, (1, 2)):
             refuse_seam_call(self.owner, "transpose", "(1, 2)", arguments)
         return self
 
@@ -47,7 +48,15 @@ class Seam:
         Raises:
             ContractError: another width or dimension was asked for: the head size drifted.
         """
-        if arguments != (self.head_size,) or keywords != {"dim": -1}:
+        given = (*arguments, *keywords.values())
+        if tuple(keywords) != ("dim",) or not _integers(given, (self.head_size, -1)):
             expected = f"({self.head_size}, dim=-1)"
-            refuse_seam_call(self.owner, "split", expected, (*arguments, *keywords.values()))
+            refuse_seam_call(self.owner, "split", expected, given)
         return self.views
+
+
+def _integers(arguments: Sequence[object], expected: tuple[int, ...]) -> bool:
+    """Whether the arguments are exactly these integers; a tensor is not compared, its answer would be a tensor."""
+    return len(arguments) == len(expected) and all(
+        type(argument) is int and argument == value for argument, value in zip(arguments, expected, strict=True)
+    )

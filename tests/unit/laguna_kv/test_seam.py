@@ -22,11 +22,11 @@ def test_the_view_expression_of_vllm_is_answered_with_the_stored_pair(seam: Any)
     assert seam.transpose(1, 2).split(HEAD_SIZE, dim=-1) is seam.views
 
 
-@pytest.mark.parametrize("arguments", [(), (1,), (2, 1), (1, 3), (1, 2, 3), (1.0, 2), ("1", "2"), (2**70, 2)])
+@pytest.mark.parametrize(
+    "arguments", [(), (1,), (2, 1), (1, 3), (1, 2, 3), (1.5, 2), ("1", "2"), (torch.ones(9), 2), (2**70, 2)]
+)
 def test_another_transposition_is_refused(seam: Any, arguments: tuple[Any, ...]) -> None:
-    if arguments == (1.0, 2):
-        arguments = (1.5, 2)
-    seen = "(" + ", ".join(map(repr, arguments)) + ")"
+    seen = "(" + ", ".join(repr(each) if isinstance(each, int) else type(each).__name__ for each in arguments) + ")"
     with pytest.raises(ContractError) as caught:
         seam.transpose(*arguments)
     assert (caught.value.field, caught.value.expected, caught.value.seen) == ("seam.transpose", "(1, 2)", seen)

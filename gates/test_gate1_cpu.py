@@ -1,0 +1,536 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gate 1 of the persistent KV views: the preregistered contract, clause by clause, on vLLM's real classes.
+
+The incumbent is computed here, by vLLM's expression and vLLM's canonicalisation helper, and never by the candidate.
+Every clause runs with both validators. Geometries below the eligible one are there because the record's own cache is
+canonical as it is: with one local head, or with one block under HND, the canonical aliases are objects of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_laguna.session import Prove
+from tests.unit.laguna_kv import support
+
+# isort: split
+# After the support module, which imports vLLM with its warnings off.
+import vllm.v1.attention.backends.flash_attn as upstream
+from vllm.config import CompilationMode, CUDAGraphMode
+from vllm.utils.torch_utils import canonicalize_singleton_dim_strides
+from vllm.v1.attention.backend import AttentionType
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+from vllm.v1.worker.gpu import cudagraph_utils as runner_v2
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner as RunnerV1
+from vllm.v1.worker.utils import bind_kv_cache
+
+from laguna_kv.backend import LagunaFlashAttentionBackend
+from laguna_kv.contract import Contract, load_validator
+from laguna_kv.errors import ContractError, EligibilityError, LagunaKVError, LifecycleError, SettingError
+from laguna_kv.plugin import register
+from laguna_kv.settings import FLAG, LANE, VALIDATOR, Validator, read_flag
+from laguna_kv.state import ViewState
+from laguna_kv.views import build_views
+
+HEAD_SIZE = support.HEAD_SIZE
+GEOMETRIES: dict[str, dict[str, Any]] = {
+    "the record's: 256 blocks, two heads, NHD": {"blocks": 256},
+    "two heads inside a shared buffer": {"blocks": 8, "offset": 65536},
+    "one local head": {"kv_heads": 1},
+    "one block, HND": {"blocks": 1, "layout": "HND"},
+}
+FIELDS: dict[str, Callable[[torch.Tensor], object]] = {
+    "data pointer": torch.Tensor.data_ptr,
+    "storage": lambda tensor: tensor.untyped_storage().data_ptr(),
+    "storage offset": torch.Tensor.storage_offset,
+    "shape": lambda tensor: tuple(tensor.shape),
+    "stride": torch.Tensor.stride,
+    "dtype": lambda tensor: tensor.dtype,
+    "device": lambda tensor: tensor.device,
+}
+
+
+@pytest.fixture(autouse=True)
+def inference() -> Iterator[None]:
+    """Run in vLLM's own mode."""
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def kernels(monkeypatch: pytest.MonkeyPatch) -> support.Recorded:
+    """The registered engine's environment, and reference kernels under vLLM's attention classes."""
+    support.set_engine_environment(monkeypatch)
+    return support.install_kernels(monkeypatch)
+
+
+def build(validator: Validator, cache: torch.Tensor) -> Contract:
+    """A state of the candidate's."""
+    return load_validator(validator)(cache, build_views(cache, HEAD_SIZE), HEAD_SIZE, "layer 7")
+
+
+def incumbent(cache: torch.Tensor) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """The aliases that vLLM makes, by its own means."""
+    key, value = cache.transpose(1, 2).split(HEAD_SIZE, dim=-1)
+    return {
+        "raw": (key, value),
+        "canonical": (canonicalize_singleton_dim_strides(key), canonicalize_singleton_dim_strides(value)),
+    }
+
+
+def candidate_layer(config: Any, number: int = 0, **arguments: Any) -> Any:
+    """A real attention layer on the candidate's backend."""
+    return support.make_layer(config, LagunaFlashAttentionBackend, number, **arguments)
+
+
+def refused(kind: type[LagunaKVError], action: Callable[..., object], *arguments: object) -> str:
+    """The message, of one line, with which an action is refused."""
+    with pytest.raises(kind) as caught:
+        action(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("flag-strict")
+def test_flag_is_default_off_and_strict(prove: Prove) -> None:
+    """Default-off and strict flag parsing."""
+    assert read_flag({}) is False
+    assert read_flag({FLAG: "0"}) is False
+    assert read_flag({FLAG: "1"}) is True
+    rejected = ["", " ", "2", "-1", "00", "01", "1 ", "true", "True", "on", "yes", "no", "off", "None"]
+    for value in rejected:
+        assert repr(value) in refused(SettingError, read_flag, {FLAG: value})
+    prove("unset and '0' are off, '1' is on, every other value raises and is named", rejected=[*rejected])
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("stable-identity")
+def test_stable_repeated_calls_return_the_identical_cached_alias_objects(prove: Prove) -> None:
+    """Stable repeated calls return the identical cached alias objects."""
+    calls = 0
+    for validator in Validator:
+        for geometry in GEOMETRIES.values():
+            cache = support.make_cache(**geometry)
+            contract = build(validator, cache)
+            raw, canonical = contract.update(cache).views, contract.forward(cache).views
+            for _ in range(10):
+                assert all(again is first for again, first in zip(contract.update(cache).views, raw, strict=True))
+                assert all(
+                    again is first for again, first in zip(contract.forward(cache).views, canonical, strict=True)
+                )
+                calls += 2
+    prove(
+        "repeated use returns the same objects",
+        calls=calls,
+        geometries=[*GEOMETRIES],
+        validators=[*map(str, Validator)],
+    )
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("incumbent-parity")
+def test_aliases_equal_independently_computed_incumbent_aliases(prove: Prove) -> None:
+    """Same raw bits, shapes, strides, offsets, dtype, device and storage as the incumbent's."""
+    canonical_is_raw: dict[str, Any] = {}
+    for validator in Validator:
+        for name, geometry in GEOMETRIES.items():
+            cache = support.make_cache(**geometry)
+            contract = build(validator, cache)
+            ours = {"raw": contract.update(cache).views, "canonical": contract.forward(cache).views}
+            for kind, theirs in incumbent(cache).items():
+                for mine, other in zip(ours[kind], theirs, strict=True):
+                    assert {field: read(mine) for field, read in FIELDS.items()} == {
+                        field: read(other) for field, read in FIELDS.items()
+                    }
+                    assert torch.equal(mine.view(torch.int16), other.view(torch.int16))
+                key, value = ours[kind]
+                assert value.storage_offset() - key.storage_offset() == HEAD_SIZE
+            canonical_is_raw[name] = ours["canonical"][0] is ours["raw"][0]
+            assert canonical_is_raw[name] is (incumbent(cache)["raw"][0].stride() == ours["canonical"][0].stride())
+    assert set(canonical_is_raw.values()) == {True, False}, "both cases are exercised"
+    prove("raw and canonical aliases equal the incumbent's in every field and bit", canonical_is_raw=canonical_is_raw)
+
+
+def move(tensor: torch.Tensor) -> None:
+    """Put a tensor on other memory, its geometry unchanged."""
+    elsewhere = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    tensor.set_(elsewhere.untyped_storage(), 0, tensor.shape, tensor.stride())
+
+
+def rebase(tensor: torch.Tensor) -> None:
+    """Put a tensor on the same memory seen through a storage that begins elsewhere."""
+    first = tensor.storage_offset() * tensor.element_size()
+    tensor.set_(tensor.untyped_storage()[first:], 0, tensor.shape, tensor.stride())
+
+
+DRIFTS: dict[str, tuple[str, Callable[[torch.Tensor], object]]] = {
+    "pointer": ("data_ptr", move),
+    "storage": ("storage_offset", rebase),
+    "offset": ("data_ptr", lambda t: t.as_strided_(t.shape, t.stride(), t.storage_offset() + 1)),
+    "shape": ("shape", lambda t: t.as_strided_((1, *t.shape[1:]), t.stride())),
+    "stride": ("stride", lambda t: t.as_strided_(t.shape, (t.stride(0), 1, 1, 1))),
+    "dtype": ("dtype", lambda t: setattr(t, "data", t.view(torch.float16))),
+    "device": ("data_ptr", lambda t: torch.utils.swap_tensors(t, torch.empty_like(t, device="meta"))),
+    "resize": ("shape", lambda t: t.resize_(2, 2, 2, 2)),
+}
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("source-drift")
+def test_source_drift_is_rejected(prove: Prove) -> None:
+    """Source pointer, storage, shape, stride, dtype and device drift, in place and by another tensor."""
+    messages: dict[str, Any] = {}
+    for validator in Validator:
+        for drift, (field, apply) in DRIFTS.items():
+            cache = support.make_cache(offset=512)
+            contract = build(validator, cache)
+            contract.forward(cache)
+            apply(cache)
+            for use in (contract.forward, contract.update):
+                message = refused(ContractError, use, cache)
+                assert f"source.{field}: expected" in message
+            messages[drift] = message
+        for other in (lambda c: c.view(c.shape), torch.clone, lambda c: c.to("meta"), lambda _c: torch.tensor([])):
+            cache = support.make_cache()
+            contract = build(validator, cache)
+            message = refused(ContractError, contract.forward, other(cache))
+            assert "source.identity" in message
+    prove("each field of the source is compared on every use", refused=messages)
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("view-drift")
+def test_cached_view_object_or_metadata_drift_is_rejected(prove: Prove) -> None:
+    """Raw and canonical cached-view object and metadata drift."""
+    refusals = 0
+    for validator in Validator:
+        for path in ("raw", "canonical"):
+            for part in (0, 1):
+                name = f"{path}_{('key', 'value')[part]}"
+                for drift, (field, apply) in DRIFTS.items():
+                    # Canonical aliases of their own, with memory before and after them.
+                    cache = support.make_cache(kv_heads=1, offset=512)
+                    contract = build(validator, cache)
+                    apply(getattr(contract, path).views[part])
+                    message = refused(ContractError, contract.forward, cache)
+                    assert f"{name}.{field}: expected" in message, drift
+                    refusals += 1
+                cache = support.make_cache()
+                contract = build(validator, cache)
+                seam = getattr(contract, path)
+                replaced = list(seam.views)
+                replaced[part] = replaced[part].view(replaced[part].shape)
+                seam.views = tuple(replaced)
+                message = refused(ContractError, contract.update, cache)
+                assert f"{name}.identity" in message
+                refusals += 1
+    prove("each alias's identity and fields are compared on every use", refusals=refusals)
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("partial-state")
+def test_partial_cache_state_is_rejected(prove: Prove) -> None:
+    """Partial cache state."""
+    messages: set[Any] = set()
+    for validator in Validator:
+        for path in ("raw", "canonical"):
+            for partial in (None, (), "half"):
+                cache = support.make_cache()
+                contract = build(validator, cache)
+                seam: Any = getattr(contract, path)
+                seam.views = seam.views[:1] if partial == "half" else partial
+                messages.add(refused(ContractError, contract.forward, cache))
+                del seam.views
+                messages.add(refused(ContractError, contract.update, cache))
+        cache = support.make_cache()
+        views = build_views(cache, HEAD_SIZE)
+        spoilt = views._replace(canonical_value=views.canonical_key)
+        make_contract = load_validator(validator)
+        state = ViewState(lambda source, _views, *rest, m=make_contract, s=spoilt: m(source, s, *rest))
+        refused(ContractError, state.build, cache, HEAD_SIZE)
+        assert (state.contract, state.builds) == (None, 0)
+    prove("a missing or half alias pair raises, and a state born wrong is not kept", refused=sorted(messages))
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("ineligible")
+def test_ineligible_layers_caches_and_engines_are_rejected(
+    prove: Prove, kernels: support.Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wrong head geometry, KV heads, attention type, dtype, device and selector combinations."""
+    none: dict[str, Any] = {}
+    wrong_layers: dict[str, dict[str, Any]] = {
+        "head size": {"head_size": 64},
+        "local KV heads": {"kv_heads": 1},
+        "attention type": {"attn_type": AttentionType.ENCODER_ONLY},
+    }
+    wrong_caches = {
+        "cache dtype": support.make_cache(dtype=torch.float16),
+        "cache device": support.make_cache().to("meta"),
+        "cache layout": support.make_cache(layout="HND"),
+        "cache shape": support.make_cache(kv_heads=1),
+    }
+    wrong_engines: dict[str, dict[str, Any]] = {
+        "compilation mode": {"compilation_config__mode": CompilationMode.VLLM_COMPILE},
+        "cudagraph mode": {"compilation_config__cudagraph_mode": CUDAGraphMode.FULL_AND_PIECEWISE},
+        "cudagraph capture sizes": {"compilation_config__cudagraph_capture_sizes": [12]},
+        "max_num_seqs": {"scheduler_config__max_num_seqs": 2},
+        "KV transfer": {"kv_transfer_config": object()},
+        "speculative method": {"speculative_config": None},
+        "speculative tokens": {"speculative_config__num_speculative_tokens": 11},
+        "draft sampling": {"speculative_config__draft_sample_method": "probabilistic"},
+        "rejection sampling": {"speculative_config__rejection_sample_method": "synthetic"},
+    }
+    cases: list[tuple[str, dict[str, Any], dict[str, Any], torch.Tensor, dict[str, str]]] = [
+        *((name, none, layer, support.make_cache(), {}) for name, layer in wrong_layers.items()),
+        *((name, none, none, cache, {}) for name, cache in wrong_caches.items()),
+        *((name, engine, none, support.make_cache(), {}) for name, engine in wrong_engines.items()),
+        ("breakable graphs", none, none, support.make_cache(), {"VLLM_USE_BREAKABLE_CUDAGRAPH": "0"}),
+        ("platform", none, none, support.make_cache(), {LANE: "xpu"}),
+        ("platform", none, none, support.make_cache(), {LANE: "cuda"}),
+    ]
+    messages: dict[str, Any] = {}
+    for field, engine, arguments, cache, environ in cases:
+        support.set_engine_environment(monkeypatch, **environ)
+        config = support.registered_engine(**engine)
+        layer = candidate_layer(config, **arguments)
+        layer.kv_cache = cache
+        messages[field] = refused(EligibilityError, support.run_step, config, layer)
+        assert f"{field} " in messages[field]
+        assert (layer.impl.views.builds, layer.impl.views.contract) == (0, None)
+    support.set_engine_environment(monkeypatch)
+    layer = candidate_layer(support.registered_engine())
+    layer.impl.kv_cache_dtype = "fp8_e4m3"
+    layer.kv_cache = support.make_cache()
+    step = support.metadata(8, 24)
+    update = (layer, *support.projections(layer, 8, 0)[1:], layer.kv_cache, step.slot_mapping)
+    messages["KV cache dtype"] = refused(EligibilityError, layer.impl.do_kv_cache_update, *update)
+    assert (kernels.update, kernels.attention) == ([], []), "nothing fell back to vLLM's own path"
+    prove("each mismatch raises before a kernel is reached and names its field", refused=messages)
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("path-selection")
+def test_update_selects_raw_and_forward_selects_canonical_aliases(
+    prove: Prove, kernels: support.Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Update selects raw aliases and forward selects canonical aliases, down to the kernels' arguments."""
+    for validator in Validator:
+        cache = support.make_cache(kv_heads=1)  # raw and canonical are different objects here
+        contract = build(validator, cache)
+        assert contract.update(cache) is contract.raw
+        assert contract.forward(cache) is contract.canonical
+        assert contract.raw.views[0].stride() != contract.canonical.views[0].stride()
+        monkeypatch.setenv(VALIDATOR, validator)
+        config = support.registered_engine()
+        layer = candidate_layer(config)
+        layer.kv_cache = support.make_cache()
+        for seed in range(3):
+            support.run_step(config, layer, seed=seed)
+        held = layer.impl.views.contract
+        for handed, seam in ((kernels.update, held.raw), (kernels.attention, held.canonical)):
+            assert len(handed) == 3
+            assert all(pair[0] is seam.views[0] and pair[1] is seam.views[1] for pair in handed)
+            handed.clear()
+    prove("the kernels of the real FlashAttentionImpl received the raw and the canonical aliases", steps=3)
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("flag-off")
+def test_flag_off_calls_the_original_view_construction_with_no_cache_state(
+    prove: Prove, kernels: support.Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flag-off calls the original view construction with no cache state."""
+    stock_path = AttentionBackendEnum.FLASH_ATTN.get_path()
+    for value in (None, "0"):
+        monkeypatch.delenv(FLAG, raising=False)
+        if value is not None:
+            monkeypatch.setenv(FLAG, value)
+        register()
+        assert AttentionBackendEnum.FLASH_ATTN.get_path() == stock_path
+    assert AttentionBackendEnum.FLASH_ATTN.get_class() is upstream.FlashAttentionBackend
+    config = support.registered_engine()
+    layer = support.make_layer(config, AttentionBackendEnum.FLASH_ATTN.get_class())
+    layer.kv_cache = support.make_cache()
+    for _ in range(3):
+        support.run_step(config, layer)
+    assert type(layer.impl) is upstream.FlashAttentionImpl
+    assert not hasattr(layer.impl, "views")
+    assert len({id(view) for pair in kernels.attention + kernels.update for view in pair}) == 4 * 3, (
+        "made anew each time"
+    )
+    monkeypatch.setenv(FLAG, "1")
+    try:
+        register()
+        assert AttentionBackendEnum.FLASH_ATTN.get_class() is LagunaFlashAttentionBackend
+    finally:
+        AttentionBackendEnum.FLASH_ATTN.clear_override()
+    prove("with the flag off vLLM's own class runs, makes its aliases anew and holds no state", backend=stock_path)
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("stable-no-rebuild")
+def test_stable_use_cannot_rebuild(prove: Prove, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lifecycle addendum: stable use cannot rebuild."""
+    for validator in Validator:
+        monkeypatch.setenv(VALIDATOR, validator)
+        config = support.registered_engine()
+        layer = candidate_layer(config)
+        layer.kv_cache = support.make_cache()
+        for seed in range(20):
+            support.run_step(config, layer, seed=seed)
+        views = layer.impl.views
+        assert (views.builds, views.invalidations, views.forward_hits, views.update_hits) == (1, 0, 20, 20)
+        refused(LifecycleError, views.build, layer.kv_cache, HEAD_SIZE)
+        assert views.builds == 1
+    prove("twenty steps make one state and forty hits", builds=1, hits=40)
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("drift-no-reset")
+def test_source_drift_cannot_trigger_an_implicit_reset(prove: Prove, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lifecycle addendum: source drift cannot trigger an implicit reset."""
+    for validator in Validator:
+        monkeypatch.setenv(VALIDATOR, validator)
+        config = support.registered_engine()
+        layer = candidate_layer(config)
+        first = layer.kv_cache = support.make_cache()
+        support.run_step(config, layer)
+        held = layer.impl.views.contract
+        for rebound in (first.clone(), first.view(first.shape), support.make_cache(), torch.tensor([])):
+            layer.bind_kv_cache(rebound)
+            for _ in range(3):
+                refused(ContractError, support.run_step, config, layer)
+            views = layer.impl.views
+            assert (views.contract, views.builds, views.invalidations) == (held, 1, 0)
+        layer.bind_kv_cache(first)
+        support.run_step(config, layer)
+        assert views.builds == 1
+    prove("a rebind without vLLM's clear raises every time and leaves the state as it was", rebinds=4)
+
+
+def clear_with_v1(config: Any, layers: dict[str, Any]) -> None:
+    """Run the V1 runner's own cleanup of its profiling cache."""
+    runner: Any = object.__new__(RunnerV1)
+    runner.kv_caches = [layer.kv_cache for layer in layers.values()]
+    runner.attn_groups, runner.kv_cache_config = [], object()
+    runner.cache_config, runner.compilation_config = config.cache_config, config.compilation_config
+    runner._cleanup_profiling_kv_cache()  # noqa: SLF001 - the lifecycle is vLLM's own
+
+
+def clear_with_v2(config: Any, layers: dict[str, Any]) -> None:
+    """Run the V2 runner's own teardown of its profiling state, which reaches each layer twice."""
+    runner: Any = SimpleNamespace(
+        model_state=SimpleNamespace(supports_mm_inputs=False),
+        kv_caches=[],
+        attn_groups=[],
+        kv_cache_config=object(),
+        cudagraph_manager=object(),
+        compilation_config=config.compilation_config,
+        model=torch.nn.ModuleList(layers.values()),
+        cache_config=config.cache_config,
+        lora_config=None,
+        maybe_remove_all_loras=lambda _lora: None,
+    )
+    runner_v2._teardown_profiling_state(runner)  # noqa: SLF001 - the lifecycle is vLLM's own
+
+
+LIFECYCLES = {"V1": clear_with_v1, "V2": clear_with_v2}
+
+
+def bind(config: Any, layers: dict[str, Any], blocks: int) -> None:
+    """Bind new caches with vLLM's own function."""
+    caches = {name: support.make_cache(blocks=blocks) for name in layers}
+    bind_kv_cache(caches, config.compilation_config.static_forward_context, [])
+    assert all(layers[name].kv_cache is cache for name, cache in caches.items())
+
+
+def engine_of_two(validator: Validator, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, Any]]:
+    """Two target layers whose views stand on a bound profiling cache."""
+    # Only the device is not there; what runs around these two calls is vLLM's.
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda *_: None)
+    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: None)
+    monkeypatch.setenv(VALIDATOR, validator)
+    config = support.registered_engine()
+    layers = {layer.layer_name: layer for layer in (candidate_layer(config, 0), candidate_layer(config, 1))}
+    bind(config, layers, blocks=2)
+    for layer in layers.values():
+        support.run_step(config, layer)
+    return config, layers
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("explicit-invalidation")
+def test_explicit_lifecycle_invalidation_clears_the_complete_state(
+    prove: Prove, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lifecycle addendum: explicit lifecycle invalidation clears the complete state."""
+    for validator in Validator:
+        for clear in LIFECYCLES.values():
+            config, layers = engine_of_two(validator, monkeypatch)
+            states = {name: layer.impl.views for name, layer in layers.items()}
+            assert all(state.contract is not None for state in states.values())
+            clear(config, layers)
+            for name, state in states.items():
+                assert (state.contract, state.builds, state.invalidations) == (None, 1, 1)
+                assert layers[name].kv_cache.numel() == 0
+                refused(EligibilityError, support.run_step, config, layers[name])
+                assert (state.contract, state.builds) == (None, 1)
+    prove("vLLM's own cleanup leaves no state and no alias behind", runners=[*LIFECYCLES], layers=2)
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("one-initialisation")
+def test_exactly_one_initialisation_follows_and_validation_resumes(
+    prove: Prove, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lifecycle addendum: exactly one subsequent initialization, then strict validation resumes."""
+    for validator in Validator:
+        for clear in LIFECYCLES.values():
+            config, layers = engine_of_two(validator, monkeypatch)
+            clear(config, layers)
+            bind(config, layers, blocks=4)
+            for layer in layers.values():
+                for seed in range(3):
+                    support.run_step(config, layer, seed=seed)
+                views = layer.impl.views
+                assert (views.builds, views.invalidations, views.forward_hits) == (2, 1, 1 + 3)
+            bind(config, layers, blocks=4)  # without a clear
+            for layer in layers.values():
+                refused(ContractError, support.run_step, config, layer)
+                assert layer.impl.views.builds == 2
+            clear(config, layers)  # a second lifecycle is outside the addendum
+            bind(config, layers, blocks=4)
+            for layer in layers.values():
+                refused(LifecycleError, support.run_step, config, layer)
+                assert layer.impl.views.contract is None
+    prove("one state follows the clear, and the next drift raises again", runners=[*LIFECYCLES], builds=2)
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("terminal-after-capture")
+def test_a_cache_cleared_under_captured_graphs_gets_no_new_state(prove: Prove, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captured segments hold the old cache's address: no state for another cache may follow them."""
+    from vllm.compilation import breakable_cudagraph
+
+    for validator in Validator:
+        config, layers = engine_of_two(validator, monkeypatch)
+        wrapper: Any = object.__new__(breakable_cudagraph.BreakableCUDAGraphWrapper)
+        capture = breakable_cudagraph.BreakableCUDAGraphCapture()
+        wrapper.entries = {8: breakable_cudagraph._BreakableEntry(batch_descriptor=None, capture=capture)}  # type: ignore[arg-type]  # noqa: SLF001
+        breakable_cudagraph.BreakableCUDAGraphWrapper._all_instances.add(wrapper)  # noqa: SLF001
+        clear_with_v1(config, layers)  # itself silent: vLLM's shutdown comes this way
+        bind(config, layers, blocks=4)
+        for layer in layers.values():
+            message = refused(LifecycleError, support.run_step, config, layer)
+        breakable_cudagraph.BreakableCUDAGraphWrapper.clear_all_graphs()  # as vLLM does after its profiling capture
+        for layer in layers.values():
+            support.run_step(config, layer)
+            assert layer.impl.views.builds == 2
+    prove("a new state is refused while a captured graph lives, and built once vLLM discarded it", refused=message)

@@ -71,6 +71,19 @@ def untidy_text(root: Path) -> list[str]:
     return findings
 
 
+def unreadable_python(root: Path) -> list[str]:
+    """Python files that this interpreter cannot parse. Every other rule takes them for empty."""
+    findings = []
+    for path in _python_files(root):
+        try:
+            ast.parse((root / path).read_bytes())
+        except SyntaxError as error:
+            findings.append(
+                f"{path}:{error.lineno}: expected Python {sys.version_info[0]}.{sys.version_info[1]}, {error.msg}"
+            )
+    return findings
+
+
 def private_pytest(root: Path) -> list[str]:
     """Imports of pytest's private package anywhere: it changes without notice."""
     return [
@@ -132,6 +145,7 @@ Rule: TypeAlias = Callable[[Path], list[str]]
 RULES: Sequence[Rule] = (
     without_licence,
     untidy_text,
+    unreadable_python,
     private_pytest,
     private_vllm,
     heavy_plugin,
@@ -165,7 +179,10 @@ def _python_files(root: Path) -> Iterator[str]:
 
 
 def _parse(root: Path, path: str) -> ast.Module:
-    return ast.parse((root / path).read_bytes(), filename=path)
+    try:
+        return ast.parse((root / path).read_bytes())
+    except SyntaxError:
+        return ast.Module([], [])
 
 
 def _imported(tree: ast.AST, package: str) -> Iterator[tuple[str, int]]:

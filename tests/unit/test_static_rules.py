@@ -68,6 +68,13 @@ def test_untidy_text_is_found(tree: Path, text: str, finding: str) -> None:
     assert found.startswith(finding)
 
 
+def test_a_file_that_is_not_python_is_found_once(tree: Path) -> None:
+    replace(tree, "pytest_laguna/options.py", "import os", "import os =")
+    (finding,) = static_rules.unreadable_python(tree)
+    assert finding.startswith("pytest_laguna/options.py:2: expected Python 3.")
+    assert static_rules.heavy_plugin(tree) == []
+
+
 @pytest.mark.parametrize("line", ["import _pytest", "import _pytest.config", "from _pytest.config import Config"])
 @pytest.mark.parametrize("path", ["pytest_laguna/options.py", "tests/test_it.py"])
 def test_an_import_of_private_pytest_is_found(tree: Path, path: str, line: str) -> None:

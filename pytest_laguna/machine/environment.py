@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The environment of an arm: what is let in by name, what is private to it, and what a device gate refuses to inherit.
+
+Source: the laboratory's leg protocol (a variable that nobody meant decided a run), and pyperf's allow-list.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pytest_laguna.evidence import files
+
+RUNTIME_PREFIXES = (
+    "CCL_",
+    "CUDA_",
+    "FI_",
+    "IGC_",
+    "INTEL_",
+    "IPEX_",
+    "I_MPI_",
+    "KMP_",
+    "LAGUNA",
+    "LD_",
+    "MKL_",
+    "NCCL_",
+    "NEO",
+    "OMP_",
+    "ONEAPI_",
+    "PSM",
+    "PYTORCH_",
+    "SYCL",
+    "TORCH",
+    "TRITON_",
+    "UR_",
+    "VLLM",
+    "XPU_GRAPH",
+    "ZES_",
+    "ZE_",
+)
+"""Beginnings of the names of variables that change what an engine, a driver or a communication library does."""
+
+MASK_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK")
+"""Which cards the caller may use: not refused, but recorded, and never widened."""
+
+PASSED_ON = ("PATH", "TZ")
+FIXED: Mapping[str, str] = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+
+PRIVATE_DIRECTORIES: Mapping[str, str] = {
+    "HOME": "home",
+    "HF_HOME": "cache/huggingface",
+    "NUMBA_CACHE_DIR": "cache/numba",
+    "PYTHONPYCACHEPREFIX": "cache/python",
+    "SYCL_CACHE_DIR": "cache/sycl",
+    "TORCHINDUCTOR_CACHE_DIR": "cache/inductor",
+    "TRITON_CACHE_DIR": "cache/triton",
+    "VLLM_CACHE_ROOT": "cache/vllm",
+    "XDG_CACHE_HOME": "cache/xdg",
+    "XDG_CONFIG_HOME": "xdg/config",
+    "XDG_DATA_HOME": "xdg/data",
+    "XDG_RUNTIME_DIR": "xdg/runtime",
+    "XDG_STATE_HOME": "xdg/state",
+}
+"""Variables and their directories below the arm's own."""
+
+SHORT_DIRECTORIES = ("TMPDIR", "VLLM_RPC_BASE_PATH")
+"""Sockets are made below these, and a socket's path is short; see ``make_short_directory``."""
+
+SOCKET_PATH_BYTES = 107
+"""``sockaddr_un.sun_path`` has 108 bytes, the last of which is a zero."""
+
+SOCKET_NAME_BYTES = 36
+"""vLLM names a ZMQ socket by a UUID (0.26.0 to 0.33.0); multiprocessing's own listeners need less."""
+
+_DIGEST_DIGITS = 8
+
+
+class EnvironmentRefusedError(ValueError):
+    """An environment under which no arm may run; the line says what to do."""
+
+
+def inherited_runtime_variables(environ: Mapping[str, str]) -> list[str]:
+    """Names of inherited variables that would change what an engine does, sorted; the masks are not among them."""
+    return sorted(name for name in environ if name.startswith(RUNTIME_PREFIXES) and name not in MASK_VARIABLES)
+
+
+def inherited_masks(environ: Mapping[str, str]) -> dict[str, str]:
+    """The caller's choice of cards by variable; an empty mask, which allows no card, is one too."""
+    return {name: environ[name] for name in MASK_VARIABLES if name in environ}
+
+
+def refuse_inherited(environ: Mapping[str, str], command: Sequence[str]) -> None:
+    """Refuse to run a device gate under variables that nobody meant.
+
+    Args:
+        environ: what this process inherited.
+        command: how it was called, for the line that mends it.
+
+    Raises:
+        EnvironmentRefusedError: there are some; the line names each, and the command without them.
+    """
+    names = inherited_runtime_variables(environ)
+    if names:
+        cure = shlex.join(["env", *(word for name in names for word in ("-u", name)), *command])
+        message = (
+            f"environment: inherited {', '.join(names)}; expected no runtime variable in a device gate: run {cure}"
+        )
+        raise EnvironmentRefusedError(message)
+
+
+def make_short_directory(parent: Path, arm_directory: Path) -> Path:
+    """Make an arm's private directory for temporary files and sockets, outside its evidence, whose path may be long.
+
+    Args:
+        parent: an absolute path.
+        arm_directory: the arm's own directory, whose path names the new one.
+
+    Raises:
+        EnvironmentRefusedError: the path of a socket in it would be too long.
+        FileExistsError: it exists: an arm's directory is never used twice.
+    """
+    name = f"laguna-{files.sha256_bytes(os.fsencode(arm_directory))[:_DIGEST_DIGITS]}"
+    directory = parent / name
+    length = len(os.fsencode(directory))
+    total = length + 1 + SOCKET_NAME_BYTES
+    if total > SOCKET_PATH_BYTES:
+        message = (
+            f"{directory}: a socket's path in it has {length} + 1 + {SOCKET_NAME_BYTES} = {total} bytes; expected "
+            f"at most {SOCKET_PATH_BYTES}: choose a parent that is {total - SOCKET_PATH_BYTES} bytes shorter"
+        )
+        raise EnvironmentRefusedError(message)
+    directory.mkdir(mode=files.PRIVATE_DIRECTORY)
+    return directory
+
+
+def private_environment(arm_directory: Path, short_directory: Path, inherited: Mapping[str, str]) -> dict[str, str]:
+    """An arm's whole environment before its lane adds to it; the private directories are made here.
+
+    Args:
+        arm_directory: exists, and has none of the private directories yet.
+        short_directory: from ``make_short_directory``.
+        inherited: of which only the variables in ``PASSED_ON`` get in.
+
+    Raises:
+        FileExistsError: a private directory exists: nothing that another run cached is used.
+    """
+    passed_on = {name: inherited[name] for name in PASSED_ON if name in inherited}
+    private = {name: arm_directory / path for name, path in PRIVATE_DIRECTORIES.items()}
+    for directory in private.values():
+        directory.parent.mkdir(mode=files.PRIVATE_DIRECTORY, exist_ok=True)
+        directory.mkdir(mode=files.PRIVATE_DIRECTORY)
+    private |= dict.fromkeys(SHORT_DIRECTORIES, short_directory)
+    return passed_on | dict(FIXED) | {name: str(path) for name, path in private.items()}

@@ -29,6 +29,9 @@ def register() -> None:
         message = f"{LANE} is {lane!r}; expected it unset, 'cpu', 'cuda' or 'xpu'; set it to the lane of this process"
         raise ValueError(message)
     if lane == "cpu":  # upstream vLLM needs nothing on a device
+        from .compat.version import require_known_vllm  # noqa: PLC0415 - imports vLLM
+
+        require_known_vllm()
         from .compat.cpu_lane import install_cpu_lane  # noqa: PLC0415 - imports vLLM
 
         install_cpu_lane()

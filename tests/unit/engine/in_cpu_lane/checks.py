@@ -25,7 +25,7 @@ from laguna_kv import state, views
 from laguna_kv.contract import python_contract
 from laguna_kv.errors import ContractError
 from pytest_laguna.engine import planting, plugin, reference_kernels, tape_graph
-from pytest_laguna.engine.compat import cpu_lane, introspection
+from pytest_laguna.engine.compat import cpu_lane, introspection, version
 from pytest_laguna.evidence.arm_record import Planted
 
 
@@ -103,13 +103,14 @@ def test_the_platform_allows_graphs_and_keeps_the_sizes_to_capture() -> None:
 def test_another_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm, "__version__", "0.33.0")
     with pytest.raises(RuntimeError, match=r"the CPU lane was written against vLLM 0\.32\.0; found 0\.33\.0"):
-        cpu_lane.require_known_vllm()
+        version.require_known_vllm()
 
 
 def test_another_platform_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_lane, "current_platform", types.SimpleNamespace(is_cpu=lambda: False, device_name="xpu"))
+    platform = types.SimpleNamespace(is_cpu=lambda: False, device_name="xpu")
+    monkeypatch.setattr(vllm.platforms, "current_platform", platform)
     with pytest.raises(RuntimeError, match="needs vLLM's CPU platform; found xpu"):
-        cpu_lane.require_known_vllm()
+        version.require_known_vllm()
 
 
 def test_a_name_that_has_moved_is_refused() -> None:

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON that other tools print: not canonical, so the parser itself refuses what has no single meaning."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import NoReturn
+
+from pytest_laguna.verdict import JSON, UnusableEvidenceError
+
+
+def parse_foreign_json(text: str, name: str) -> JSON:
+    """Parse what a tool printed; ``name`` is what an error calls it.
+
+    Raises:
+        UnusableEvidenceError: it is not JSON, an object has a key twice, or a number is not finite.
+    """
+    try:
+        value: JSON = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite_float
+        )
+    except (ValueError, RecursionError) as error:
+        message = f"{name}: not strict JSON ({error}); expected the output of the tool as it printed it"
+        raise UnusableEvidenceError(message) from error
+    return value
+
+
+def _unique(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} twice in one object")
+    return found
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is beyond every finite number")
+    return value

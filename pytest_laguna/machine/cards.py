@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards: what one is, what a source of them must do, and how a request is turned into cards."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from pytest_laguna.evidence.idle import CardState, Lane, Observer
+
+SHORTEST_PREFIX = 8
+"""Fewer characters of an identity are a mistake rather than a short form."""
+
+
+class CardError(Exception):
+    """Cards cannot be found or used as asked; one line with what to do."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Card:
+    """One physical accelerator; on the cpu lane one process slot.
+
+    Attributes:
+        lane: ``cpu``, ``cuda`` or ``xpu``.
+        ordinal: its number as the management tool counts; for display and requests, never an identity.
+        identity: PCI address, UUID or slot; the lease is keyed by it.
+        name: what the vendor calls it, and on the cpu lane which core it is pinned to.
+        memory_bytes: all of its memory.
+    """
+
+    lane: Lane
+    ordinal: int
+    identity: str
+    name: str
+    memory_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.ordinal} = {self.identity} ({self.name})"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Observation:
+    """One look at cards: their states in the order asked for, and the tool that looked, where it is a process."""
+
+    states: tuple[CardState, ...]
+    observer: Observer | None
+
+
+class CardSource(Protocol):
+    """The cards of one vendor. Nothing here creates a device context in this process."""
+
+    @property
+    def lane(self) -> Lane:
+        """Where these cards are."""
+
+    @property
+    def mask_variable(self) -> str:
+        """The environment variable by which a process is shown some cards only."""
+
+    def discover(self) -> tuple[Card, ...]:
+        """Every card of the host, whatever this process's mask says, by rising ordinal.
+
+        Raises:
+            CardError: they cannot be found; the line names the command that mends it.
+        """
+
+    def observe(self, cards: Sequence[Card], token: str | None) -> Observation:
+        """Look at the holders and the memory of cards; ``token`` is the lease's, to know its processes by.
+
+        Raises:
+            CardError: the cards cannot be looked at.
+            UnusableEvidenceError: a tool printed what it never should.
+        """
+
+    def inherited(self, cards: Sequence[Card], environment: Mapping[str, str]) -> tuple[Card, ...]:
+        """The cards that a mask in this process's environment leaves; all of them without one.
+
+        Raises:
+            CardError: the mask cannot be mapped to cards without a doubt.
+        """
+
+    def mask_value(self, cards: Sequence[Card]) -> str:
+        """The value of ``mask_variable`` that shows a process exactly these cards."""
+
+    def environment(self, cards: Sequence[Card]) -> dict[str, str]:
+        """The mask and whatever fixes the order of devices, for the environment of a lease's processes."""
+
+
+def select(
+    cards: Sequence[Card],
+    requested: Sequence[str],
+    inherited: Sequence[Card],
+    busy: Mapping[str, str],
+) -> tuple[Card, ...]:
+    """Turn a request into cards, never renumbered: an ordinal outside the inherited mask is refused, not shifted.
+
+    Args:
+        cards: every card of the host.
+        requested: ordinals, identities, or prefixes of identities with at least ``SHORTEST_PREFIX`` characters.
+        inherited: what the caller's mask leaves.
+        busy: by identity why a card cannot be had.
+
+    Returns:
+        The cards in the order of the request.
+
+    Raises:
+        CardError: a card is unknown, ambiguous, named twice, outside the mask, or busy, or none is requested.
+    """
+    there = _listed(cards)
+    if not requested:
+        raise CardError(f"--cards: expected at least one card, saw none; there are {there}")
+    chosen: list[Card] = []
+    for entry in requested:
+        card = find(cards, entry, "--cards")
+        if card in chosen:
+            raise CardError(f"--cards: {entry} names card {card.identity} a second time; expected each card once")
+        if card not in inherited:
+            left = _listed(inherited)
+            raise CardError(f"--cards: {card} is outside the inherited mask, which leaves {left}; there are {there}")
+        if card.identity in busy:
+            raise CardError(f"--cards: {card} is busy: {busy[card.identity]}; there are {there}")
+        chosen.append(card)
+    return tuple(chosen)
+
+
+def find(cards: Sequence[Card], entry: str, where: str) -> Card:
+    """The one card that an ordinal, an identity or a long enough prefix of one names.
+
+    Args:
+        cards: every card of the host.
+        entry: as written.
+        where: the option or variable it stands in; an error begins with it.
+
+    Raises:
+        CardError: no card, or more than one, goes by that name.
+    """
+    folded = entry.casefold()
+    matches = [card for card in cards if folded in {str(card.ordinal), card.identity.casefold()}]
+    if not matches and len(entry) >= SHORTEST_PREFIX:
+        matches = [card for card in cards if card.identity.casefold().startswith(folded)]
+    if len(matches) > 1:
+        raise CardError(f"{where}: {entry} is ambiguous: {_listed(matches)}; give more of the identity")
+    if not matches:
+        raise CardError(f"{where}: {entry or 'an empty entry'} is unknown; there are {_listed(cards)}")
+    return matches[0]
+
+
+def _listed(cards: Sequence[Card]) -> str:
+    return ", ".join(str(card) for card in cards) or "no cards"

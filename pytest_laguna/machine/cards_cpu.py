@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cpu lane's cards: process slots, each pinned to one core.
+
+A slot is held by the processes whose environment names it in ``LAGUNA_CPU_CARDS``, and by all that bear the lease's
+token, which a process that writes a title over its environment still does. Its memory is theirs. With more slots than
+cores, slots share cores, and their names say so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from pytest_laguna.evidence.idle import CardState, Lane
+from pytest_laguna.machine import descent, process_table
+from pytest_laguna.machine.cards import Card, CardError, Observation, find
+
+MASK_VARIABLE = "LAGUNA_CPU_CARDS"
+
+_KIBIBYTE = 1024
+
+
+class CpuCards:
+    """Process slots 0 to ``slots`` - 1; slot n runs on the n-th allowed core, counted round."""
+
+    lane: ClassVar[Lane] = "cpu"
+    mask_variable: ClassVar[str] = MASK_VARIABLE
+
+    def __init__(self, slots: int) -> None:
+        """Take any number of slots, one or more."""
+        if slots < 1:
+            raise CardError(f"{slots} process slots: expected one or more")
+        self._slots = slots
+
+    def discover(self) -> tuple[Card, ...]:
+        """The slots with their cores; all of the host's memory belongs to each."""
+        memory = _total_memory()
+        allowed = sorted(os.sched_getaffinity(0))
+        return tuple(
+            Card(self.lane, slot, f"cpu-slot-{slot}", self._name(slot, allowed), memory) for slot in range(self._slots)
+        )
+
+    def _name(self, slot: int, allowed: Sequence[int]) -> str:
+        others = [other for other in range(self._slots) if other != slot and (other - slot) % len(allowed) == 0]
+        shared = f", shared with slot {', '.join(map(str, others))}" if others else ""
+        return f"core {allowed[slot % len(allowed)]}{shared}"
+
+    def observe(self, cards: Sequence[Card], token: str | None) -> Observation:
+        """Find the processes that run in the slots."""
+        own = descent.ancestors(os.getpid())
+        of_lease = process_table.bearers(token) - own
+        slots = {
+            process.pid: process_table.environment(process.pid).get(MASK_VARIABLE, "").split(",")
+            for process in descent.live_processes()
+            if process.pid not in own
+        }
+        return Observation(tuple(_state(card, slots, of_lease) for card in cards), None)
+
+    def inherited(self, cards: Sequence[Card], environment: Mapping[str, str]) -> tuple[Card, ...]:
+        """The slots that the caller's own slot mask leaves."""
+        if MASK_VARIABLE not in environment:
+            return tuple(cards)
+        entries = [entry for entry in environment[MASK_VARIABLE].split(",") if entry]
+        return tuple(find(cards, entry, MASK_VARIABLE) for entry in entries)
+
+    def mask_value(self, cards: Sequence[Card]) -> str:
+        """The slots' numbers."""
+        return ",".join(str(card.ordinal) for card in cards)
+
+    def environment(self, cards: Sequence[Card]) -> dict[str, str]:
+        """The mask alone; pinning is the launcher's, with ``cores``."""
+        return {MASK_VARIABLE: self.mask_value(cards)}
+
+
+def cores(cards: Sequence[Card]) -> frozenset[int]:
+    """The cores that a lease of these slots runs on, to be set on the process before it is exec'd."""
+    allowed = sorted(os.sched_getaffinity(0))
+    return frozenset(allowed[card.ordinal % len(allowed)] for card in cards)
+
+
+def _state(card: Card, slots: Mapping[int, Sequence[str]], of_lease: frozenset[int]) -> CardState:
+    named = {pid for pid, numbers in slots.items() if str(card.ordinal) in numbers}
+    holders = [
+        process_table.see(pid, MASK_VARIABLE if pid in named else process_table.LEASE_TOKEN, of_lease)
+        for pid in sorted(named | of_lease)
+    ]
+    alive = [process for holder in holders if (process := descent.find(holder.pid)) is not None]
+    return CardState(
+        identity=card.identity,
+        ordinal=card.ordinal,
+        memory_used_bytes=descent.memory_bytes(alive),
+        utilisation_percent=None,
+        # One that ended since it was listed holds nothing any more.
+        holders=[holder for holder in holders if holder.start_ticks is not None],
+    )
+
+
+def _total_memory() -> int:
+    found = re.search(r"^MemTotal:\s+(\d+) kB$", Path("/proc/meminfo").read_text(encoding="ascii"), re.MULTILINE)
+    if found is None:
+        raise CardError("/proc/meminfo: expected a line MemTotal, saw none")
+    return int(found[1]) * _KIBIBYTE

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA cards through the management library NVML, which creates no CUDA context. Identity is the UUID."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from pytest_laguna.evidence.idle import CardState, Lane, SeenProcess
+from pytest_laguna.machine import process_table
+from pytest_laguna.machine.cards import Card, CardError, Observation, find
+
+MASK_VARIABLE = "CUDA_VISIBLE_DEVICES"
+ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
+PCI_ORDER = "PCI_BUS_ID"
+
+
+class CudaCards:
+    """Every NVIDIA card that the driver manages, in PCI order as NVML counts."""
+
+    lane: ClassVar[Lane] = "cuda"
+    mask_variable: ClassVar[str] = MASK_VARIABLE
+
+    def discover(self) -> tuple[Card, ...]:
+        """The cards by NVML index; a card that is split into MIG instances is refused: a lease is a whole card."""
+        with _library() as nvml:
+            return tuple(_card(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+
+    def observe(self, cards: Sequence[Card], token: str | None) -> Observation:
+        """Ask NVML for compute and graphics processes, memory and utilisation."""
+        with _library() as nvml:
+            of_lease = process_table.bearers(token)
+            return Observation(tuple(_state(nvml, card, of_lease) for card in cards), None)
+
+    def inherited(self, cards: Sequence[Card], environment: Mapping[str, str]) -> tuple[Card, ...]:
+        """The cards that ``CUDA_VISIBLE_DEVICES`` leaves; as in CUDA, what stands behind a -1 is not seen.
+
+        A number counts as NVML counts only when CUDA is told to order by PCI address (its default is by speed).
+        """
+        if MASK_VARIABLE not in environment:
+            return tuple(cards)
+        left: list[Card] = []
+        for entry in filter(None, environment[MASK_VARIABLE].split(",")):
+            if entry == "-1":
+                break
+            if entry.isdigit() and len(cards) > 1 and environment.get(ORDER_VARIABLE) != PCI_ORDER:
+                message = (
+                    f"{MASK_VARIABLE}: number {entry} counts in CUDA's own order, by speed; "
+                    f"give UUIDs, or export {ORDER_VARIABLE}={PCI_ORDER}"
+                )
+                raise CardError(message)
+            left.append(find(cards, entry, MASK_VARIABLE))
+        return tuple(left)
+
+    def mask_value(self, cards: Sequence[Card]) -> str:
+        """The cards' whole UUIDs: a number or a prefix may be another card."""
+        return ",".join(card.identity for card in cards)
+
+    def environment(self, cards: Sequence[Card]) -> dict[str, str]:
+        """The mask and PCI order."""
+        return {MASK_VARIABLE: self.mask_value(cards), ORDER_VARIABLE: PCI_ORDER}
+
+
+@contextlib.contextmanager
+def _library() -> Iterator[Any]:
+    """NVML, initialised and shut down again; its errors come out as a CardError."""
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError as error:
+        message = f"cuda: expected the package nvidia-ml-py, found none ({error}): pip install 'pytest-laguna[cuda]'"
+        raise CardError(message) from error
+    try:
+        nvml.nvmlInit()
+        try:
+            yield nvml
+        finally:
+            nvml.nvmlShutdown()
+    except nvml.NVMLError as error:
+        message = f"cuda: expected NVIDIA's driver to answer, saw: {error}: install or load it until nvidia-smi works"
+        raise CardError(message) from error
+
+
+def _card(nvml: Any, index: int) -> Card:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    card = Card(
+        "cuda",
+        index,
+        _text(nvml.nvmlDeviceGetUUID(handle)),
+        _text(nvml.nvmlDeviceGetName(handle)),
+        nvml.nvmlDeviceGetMemoryInfo(handle).total,
+    )
+    if _split(nvml, handle):
+        message = f"cuda: card {card} is split into MIG instances; expected whole cards: nvidia-smi -i {index} -mig 0"
+        raise CardError(message)
+    return card
+
+
+def _split(nvml: Any, handle: Any) -> bool:
+    try:
+        current, _pending = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError_NotSupported:
+        return False
+    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _state(nvml: Any, card: Card, of_lease: frozenset[int]) -> CardState:
+    handle = nvml.nvmlDeviceGetHandleByUUID(card.identity)
+    return CardState(
+        identity=card.identity,
+        ordinal=card.ordinal,
+        memory_used_bytes=_supported(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
+        utilisation_percent=_supported(nvml, lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
+        holders=_holders(nvml, handle, of_lease),
+    )
+
+
+def _supported(nvml: Any, read: Any) -> Any:
+    """What a card can tell, or None; a driver that does not answer at all is an error."""
+    try:
+        return read()
+    except nvml.NVMLError_NotSupported:
+        return None
+
+
+def _holders(nvml: Any, handle: Any, of_lease: frozenset[int]) -> list[SeenProcess]:
+    running = [
+        *nvml.nvmlDeviceGetComputeRunningProcesses(handle),
+        *nvml.nvmlDeviceGetGraphicsRunningProcesses(handle),
+    ]
+    return [process_table.see(pid, "nvml", of_lease) for pid in sorted({process.pid for process in running})]
+
+
+def _text(value: str | bytes) -> str:
+    """Older releases of the library return bytes."""
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Intel cards through xpu-smi, checked against the kernel's own view. Identity is the PCI address.
+
+xpu-smi runs as a short child without this process's mask, so that it counts every device; the child opens the devices,
+this process never does. The second source is sysfs (which cards there are) and DRM fdinfo (who holds them).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+import pydantic
+
+from pytest_laguna.evidence.foreign_json import parse_foreign_json
+from pytest_laguna.evidence.idle import CardState, Lane, Observer, SeenProcess
+from pytest_laguna.evidence.xpu_smi import read_processes
+from pytest_laguna.machine import process_table, xpu_smi
+from pytest_laguna.machine.cards import Card, CardError, Observation, find
+from pytest_laguna.verdict import JSON
+
+MASK_VARIABLE = "ZE_AFFINITY_MASK"
+ORDER_VARIABLE = "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
+
+_INTEL = "0x8086"
+_DISPLAY_CLASS = "0x03"
+_MEBIBYTE = 1024 * 1024
+
+
+class _Device(pydantic.BaseModel):
+    """What is used of an entry of ``xpu-smi discovery -j``; the tool's releases differ in what else they print."""
+
+    model_config = pydantic.ConfigDict(strict=True)
+
+    device_id: pydantic.NonNegativeInt
+    device_name: str
+    device_function_type: str
+    pci_bdf_address: str
+
+
+class _Devices(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True)
+
+    device_list: list[_Device]
+
+
+class _Properties(pydantic.BaseModel):
+    """What is used of ``xpu-smi discovery -d N -j``; some releases print the number as text."""
+
+    memory_physical_size_byte: pydantic.PositiveInt
+
+
+class _Metric(pydantic.BaseModel):
+    metrics_type: str
+    value: float
+
+
+class _Tile(pydantic.BaseModel):
+    data_list: list[_Metric]
+
+
+class _Statistics(pydantic.BaseModel):
+    """What is used of ``xpu-smi stats -d N -j``."""
+
+    device_level: list[_Metric]
+    tile_level: list[_Tile] = []
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class XpuCards:
+    """Every physical Intel card that xpu-smi and the kernel agree on.
+
+    Attributes:
+        program: the management tool.
+        sys: where the kernel's device files are.
+        proc: where its process files are.
+    """
+
+    program: Path = xpu_smi.PROGRAM_PATH
+    sys: Path = Path("/sys")
+    proc: Path = process_table.PROC
+    lane: ClassVar[Lane] = "xpu"
+    mask_variable: ClassVar[str] = MASK_VARIABLE
+
+    def discover(self) -> tuple[Card, ...]:
+        """The cards by xpu-smi's number, which must rise with the PCI address as Level Zero is told to count."""
+        listed = _read(_Devices, self._ask("discovery", "-j"), "xpu-smi discovery -j").device_list
+        devices = sorted(
+            (device for device in listed if device.device_function_type == "physical"),
+            key=lambda device: device.device_id,
+        )
+        addresses = [device.pci_bdf_address.casefold() for device in devices]
+        present = kernel_cards(self.sys)
+        if addresses != present or [device.device_id for device in devices] != list(range(len(devices))):
+            numbered = {device.device_id: device.pci_bdf_address for device in devices}
+            message = (
+                f"xpu: xpu-smi numbers {numbered}; expected 0, 1, ... in the order of the kernel's cards {present}: "
+                f"see xpu-smi discovery and {self.sys}/class/drm"
+            )
+            raise CardError(message)
+        return tuple(
+            Card("xpu", device.device_id, address, device.device_name, self._memory(device.device_id))
+            for device, address in zip(devices, addresses, strict=True)
+        )
+
+    def _memory(self, number: int) -> int:
+        command = ("discovery", "-d", str(number), "-j")
+        return _read(_Properties, self._ask(*command), f"xpu-smi {' '.join(command)}").memory_physical_size_byte
+
+    def _ask(self, *words: str) -> str:
+        return xpu_smi.run(self.program, words).output
+
+    def observe(self, cards: Sequence[Card], token: str | None) -> Observation:
+        """Run ``xpu-smi ps`` once for all cards, then its statistics and a look through fdinfo for each."""
+        done = xpu_smi.run(self.program, ("ps", "-j"))
+        observer = Observer(
+            command=list(done.command),
+            executable=done.executable,
+            executable_sha256=done.executable_sha256,
+            pid=done.pid,
+            devices=list(range(len(kernel_cards(self.sys)))),
+            output=done.output,
+        )
+        shown: dict[tuple[int, int], None] = {}
+        for row in read_processes(done.output):
+            if row.process_id != done.pid:
+                shown[row.device_id, row.process_id] = None
+        opened = set(clients(self.proc))
+        of_lease = process_table.bearers(token)
+        states = []
+        for card in cards:
+            by_tool = {pid: "xpu-smi" for number, pid in shown if number == card.ordinal}
+            by_kernel = {pid: "fdinfo" for address, pid in opened if address == card.identity}
+            holders = [process_table.see(pid, by, of_lease) for pid, by in (by_kernel | by_tool).items()]
+            states.append(self._state(card, holders))
+        return Observation(tuple(states), observer)
+
+    def _state(self, card: Card, holders: list[SeenProcess]) -> CardState:
+        command = ("stats", "-d", str(card.ordinal), "-j")
+        statistics = _read(_Statistics, self._ask(*command), f"xpu-smi {' '.join(command)}")
+        used = _metric(statistics, "XPUM_STATS_MEMORY_USED")
+        return CardState(
+            identity=card.identity,
+            ordinal=card.ordinal,
+            memory_used_bytes=None if used is None else round(used * _MEBIBYTE),
+            utilisation_percent=_metric(statistics, "XPUM_STATS_GPU_UTILIZATION"),
+            holders=sorted(holders, key=lambda holder: holder.pid),
+        )
+
+    def inherited(self, cards: Sequence[Card], environment: Mapping[str, str]) -> tuple[Card, ...]:
+        """The cards that ``ZE_AFFINITY_MASK`` leaves; a mask of tiles (``0.1``) is refused: a lease is a whole card."""
+        if MASK_VARIABLE not in environment:
+            return tuple(cards)
+        entries = [entry for entry in environment[MASK_VARIABLE].split(",") if entry]
+        for entry in entries:
+            if not entry.isdigit():
+                raise CardError(f"{MASK_VARIABLE}: {entry} is no whole card; expected numbers of cards: export it so")
+        return tuple(find(cards, entry, MASK_VARIABLE) for entry in entries)
+
+    def mask_value(self, cards: Sequence[Card]) -> str:
+        """The cards' numbers; Level Zero takes nothing else, so the order is fixed beside it."""
+        return ",".join(str(card.ordinal) for card in cards)
+
+    def environment(self, cards: Sequence[Card]) -> dict[str, str]:
+        """The mask and PCI order."""
+        return {MASK_VARIABLE: self.mask_value(cards), ORDER_VARIABLE: "1"}
+
+
+def kernel_cards(sys: Path) -> list[str]:
+    """The PCI addresses of Intel's display devices that a driver has taken, rising."""
+    found = set()
+    for entry in (sys / "class" / "drm").glob("card*"):
+        if not re.fullmatch(r"card\d+", entry.name):
+            continue
+        device = (entry / "device").resolve()
+        if _line(device / "vendor") == _INTEL and _line(device / "class").startswith(_DISPLAY_CLASS):
+            found.add(device.name.casefold())
+    return sorted(found)
+
+
+def clients(proc: Path) -> Iterator[tuple[str, int]]:
+    """PCI address and pid of every process that has a DRM device open, as far as this user may look."""
+    for process in proc.glob("[0-9]*"):
+        try:
+            entries = list((process / "fdinfo").iterdir())
+        except OSError:
+            continue
+        for entry in entries:
+            found = re.search(r"^drm-pdev:\s*(\S+)$", _text(entry), re.MULTILINE)
+            if found:
+                yield found[1].casefold(), int(process.name)
+
+
+def _metric(statistics: _Statistics, name: str) -> float | None:
+    """A value of the device, or the sum over its tiles; None when neither is there, or one is there twice."""
+    levels = [statistics.device_level, *(tile.data_list for tile in statistics.tile_level)]
+    values = [[metric.value for metric in level if metric.metrics_type == name] for level in levels]
+    if len(values[0]) == 1:
+        return values[0][0]
+    if not values[0] and len(values) > 1 and all(len(value) == 1 for value in values[1:]):
+        return sum(value[0] for value in values[1:])
+    return None
+
+
+_Model = TypeVar("_Model", bound=pydantic.BaseModel)
+
+
+def _read(model: type[_Model], output: str, name: str) -> _Model:
+    value: JSON = parse_foreign_json(output, name)
+    try:
+        return model.model_validate(value)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise CardError(f"xpu: {name}: {where}: {first['msg']}: run it by hand and see") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _line(path: Path) -> str:
+    return _text(path).strip()

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where leases live: a private directory with one file a card, which is locked and holds the record.
+
+The place does not depend on the environment. A login shell has XDG_RUNTIME_DIR and a cron job has not, and what it
+names is deleted when the last login ends: two sessions of one user would each find a card free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pydantic
+
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.idle import Token, Utc
+from pytest_laguna.evidence.schemas import Schema, parse_model
+from pytest_laguna.verdict import UnusableEvidenceError
+
+BUSY_SECONDS = 0.05
+"""Whoever only looks at a lock holds it for microseconds; a lease that is not gone after this is a lease."""
+
+RECORD_BYTES = 4096
+
+_RETRY_SECONDS = 0.005
+_IDENTITY = re.compile(r"[0-9A-Za-z][0-9A-Za-z:._-]{0,199}")
+_SUFFIX = ".lease"
+
+
+class LeaseError(Exception):
+    """A lease cannot be had or kept; one line with what to do."""
+
+
+class LeaseRecord(Schema):
+    """The last that is known of a card's lease; it outlives its owner.
+
+    Attributes:
+        identity: the card's.
+        state: ``held`` until the owner says otherwise; a free lock beside it means that the owner died.
+        reason: why it is quarantined, and empty otherwise.
+        token: in the environment of everything that ran under the lease.
+        attempt: the owner's attempt directory.
+        owner_pid: the controller.
+        owner_start_ticks: when that process started, in clock ticks since the host did.
+        boot_id: of the host's start in which it was taken.
+        taken: when.
+        ended: when it was released or quarantined; None while it is held.
+    """
+
+    file_schema: Annotated[Literal["pytest-laguna-lease-v1"], pydantic.Field(alias="schema")] = "pytest-laguna-lease-v1"
+    identity: str
+    state: Literal["held", "released", "quarantined"]
+    reason: str
+    token: Token
+    attempt: str
+    owner_pid: pydantic.PositiveInt
+    owner_start_ticks: pydantic.NonNegativeInt
+    boot_id: str
+    taken: Utc
+    ended: Utc | None
+
+    def __str__(self) -> str:
+        why = f" ({self.reason})" if self.reason else ""
+        return f"{self.state}{why} by process {self.owner_pid} since {self.taken} for {self.attempt}"
+
+
+class LeaseDirectory:
+    """Opens the directory once and works relative to it, so that nobody can put another in its place meanwhile."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Open it, or make it; the default is the user's own place on this machine.
+
+        Raises:
+            LeaseError: it is a link, not a directory, somebody else's, or open to others.
+        """
+        self.path = Path(f"/tmp/pytest-laguna-{os.geteuid()}") if path is None else path  # noqa: S108 - checked below
+        with contextlib.suppress(FileExistsError):
+            self.path.mkdir(mode=files.PRIVATE_DIRECTORY)
+        try:
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            message = f"{self.path}: {error.strerror}; expected a directory of your own: move what is there away"
+            raise LeaseError(message) from error
+        status = os.fstat(self._descriptor)
+        mode = stat.S_IMODE(status.st_mode)
+        if status.st_uid != os.geteuid() or mode & 0o077:
+            os.close(self._descriptor)
+            message = (
+                f"{self.path}: owner {status.st_uid}, mode {mode:04o}; "
+                f"expected owner {os.geteuid()}, mode 0700: move it away"
+            )
+            raise LeaseError(message)
+        # Cleaners leave a temporary directory alone while it is locked (systemd, "Using /tmp/ and /var/tmp/ Safely").
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+
+    def close(self) -> None:
+        """Close it; locks that were taken in it stay."""
+        os.close(self._descriptor)
+
+    def lock(self, identity: str) -> int | None:
+        """Take a card's lock; returns the descriptor that holds it, or None when somebody else does.
+
+        Raises:
+            LeaseError: the identity cannot be a file's name, or the lock file cannot be opened.
+        """
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            descriptor = self._try_lock(identity, fcntl.LOCK_EX)
+            if descriptor is not None or time.monotonic() >= deadline:
+                return descriptor
+            time.sleep(_RETRY_SECONDS)
+
+    def is_held(self, identity: str) -> bool:
+        """Whether somebody holds a card's lock, without being in anybody's way for longer than this takes."""
+        descriptor = self._try_lock(identity, fcntl.LOCK_SH)
+        if descriptor is None:
+            return True
+        os.close(descriptor)
+        return False
+
+    def _try_lock(self, identity: str, operation: int) -> int | None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(_name(identity), flags, files.PRIVATE_FILE, dir_fd=self._descriptor)
+        except OSError as error:
+            message = f"{self.path / _name(identity)}: {error.strerror}; expected a lease: move it away"
+            raise LeaseError(message) from error
+        try:
+            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+            # Somebody may have deleted the file since it was opened: a lock on a nameless file keeps nobody out.
+            if os.path.samestat(os.fstat(descriptor), os.stat(_name(identity), dir_fd=self._descriptor)):
+                return descriptor
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        os.close(descriptor)
+        return None
+
+    def read(self, identity: str) -> LeaseRecord | None:
+        """A card's record; None when it was never leased here.
+
+        Raises:
+            LeaseError: it is damaged.
+        """
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                return self._read(identity)
+            except UnusableEvidenceError as error:
+                # Whoever holds the lock may be writing at this moment.
+                if time.monotonic() >= deadline:
+                    path = self.path / _name(identity)
+                    message = f"{path}: {error}; see that no process is left on card {identity}, then delete it"
+                    raise LeaseError(message) from error
+            time.sleep(_RETRY_SECONDS)
+
+    def _read(self, identity: str) -> LeaseRecord | None:
+        name = _name(identity)
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._descriptor)
+        except OSError as error:
+            raise LeaseError(f"{self.path / name}: {error.strerror}; expected a lease: move it away") from error
+        with open(descriptor, "rb") as stream:  # noqa: PTH123 - from a descriptor opened with O_NOFOLLOW
+            content = stream.read(RECORD_BYTES + 1)
+        return parse_model(files.parse_json(content, name), LeaseRecord, name) if content else None
+
+    def identities(self) -> list[str]:
+        """Every card that was ever locked here, in the order of their names."""
+        names = [entry.name for entry in self.path.iterdir() if entry.name.endswith(_SUFFIX)]
+        return sorted(name.removesuffix(_SUFFIX) for name in names)
+
+
+def write(descriptor: int, record: LeaseRecord) -> None:
+    """Replace the record in a lock file that this process holds, whole or not at all.
+
+    It is one write of one page over the one before, which a signal does not split. It is not flushed to the disk, which
+    would take milliseconds: the processes that it guards against do not survive a power cut either.
+
+    Raises:
+        LeaseError: it does not fit, or could not be written.
+    """
+    content = files.canonical_json(record.canonical()).ljust(RECORD_BYTES)
+    if len(content) > RECORD_BYTES:
+        message = f"the lease record of {record.identity} has {len(content)} bytes; expected at most {RECORD_BYTES}"
+        raise LeaseError(f"{message}: take a shorter --sealed-root")
+    try:
+        written = os.pwrite(descriptor, content, 0)
+    except OSError as error:
+        raise LeaseError(f"the lease record of {record.identity}: {error.strerror}; expected to write it") from error
+    if written != RECORD_BYTES:
+        raise LeaseError(f"the lease record of {record.identity}: {written} of {RECORD_BYTES} bytes were written")
+
+
+def _name(identity: str) -> str:
+    if not _IDENTITY.fullmatch(identity):
+        raise LeaseError(f"card {identity!r}: expected an identity of letters, digits and : . _ - only")
+    return f"{identity}{_SUFFIX}"

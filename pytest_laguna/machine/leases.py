@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exclusive leases of cards, held by the controller as kernel file locks: they end with it, however it ends.
+
+A free lock on a record that was not released is stale: its owner died, or gave the card up because something was left
+on it. Such a card is quarantined until nothing bears the old lease's token any more and the card is idle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self, TypeAlias
+
+from pytest_laguna.evidence.idle import utc_now
+from pytest_laguna.machine import descent
+from pytest_laguna.machine.cards import Card
+from pytest_laguna.machine.lease_directory import LeaseDirectory, LeaseError, LeaseRecord, write
+
+__all__ = ["Idle", "Lease", "LeaseDirectory", "LeaseError", "LeaseRecord", "LeaseState", "Sweep", "acquire", "states"]
+
+Sweep: TypeAlias = Callable[[str], Sequence[object]]
+"""Ends whatever bears a token and returns what is left of it: nothing, or the lease is not given."""
+
+Idle: TypeAlias = Callable[[Card], str | None]
+"""Why a card is not idle; None when it is."""
+
+
+class Lease:
+    """A hold on cards. It ends with ``release`` after the proof that nothing is left; every other end quarantines.
+
+    Attributes:
+        cards: in the order asked for.
+        token: 32 random hexadecimal digits, for the environment of everything that runs under the lease.
+        cleared: the stale records that were swept to give this lease.
+    """
+
+    def __init__(
+        self,
+        directory: LeaseDirectory,
+        cards: Sequence[Card],
+        locks: Sequence[int],
+        records: Sequence[LeaseRecord],
+        cleared: Sequence[LeaseRecord],
+    ) -> None:
+        """Take over the locks; ``acquire`` is what makes leases."""
+        self.cards = tuple(cards)
+        self.token = records[0].token
+        self.cleared = tuple(cleared)
+        self._directory = directory
+        self._locks = list(locks)
+        self._records = tuple(records)
+
+    def release(self) -> None:
+        """End it well: the next owner needs neither sweep nor proof.
+
+        Raises:
+            LeaseError: it has ended.
+        """
+        self._end("released", "")
+
+    def quarantine(self, reason: str) -> None:
+        """Give the cards up with something left on them; ``reason`` is one line.
+
+        Raises:
+            LeaseError: it has ended.
+        """
+        self._end("quarantined", reason)
+
+    def _end(self, state: Literal["released", "quarantined"], reason: str) -> None:
+        if not self._locks:
+            raise LeaseError(f"the lease of {[card.identity for card in self.cards]} has ended; expected one end")
+        try:
+            for descriptor, record in zip(self._locks, self._records, strict=True):
+                write(descriptor, record.model_copy(update={"state": state, "reason": reason, "ended": utc_now()}))
+        finally:
+            while self._locks:
+                os.close(self._locks.pop())
+            self._directory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._locks:
+            self.quarantine("left without a release" if error is None else f"left by {type(error).__name__}: {error}")
+
+
+def acquire(cards: Sequence[Card], attempt: Path, *, sweep: Sweep, idle: Idle, directory: Path | None = None) -> Lease:
+    """Lease all of these cards or none, in the order of their identities, so that no two sessions wait for each other.
+
+    Args:
+        cards: at least one.
+        attempt: the attempt directory that they are for.
+        sweep: ends what a stale lease left running.
+        idle: looks at a card whose lease is stale.
+        directory: where leases live; the default is the user's place on this machine.
+
+    Raises:
+        LeaseError: a card is leased, or stale and not clean; the line names the owner and what to do.
+    """
+    if not cards or len(set(cards)) != len(cards):
+        raise LeaseError(f"cards {[card.identity for card in cards]}: expected one or more, each once")
+    place = LeaseDirectory(directory)
+    with contextlib.ExitStack() as undo:
+        undo.callback(place.close)
+        ordered = sorted(cards, key=lambda card: card.identity)
+        locks = []
+        for card in ordered:
+            locks.append(_lock(place, card))
+            undo.callback(os.close, locks[-1])
+        stale = _clear(place, ordered, sweep, idle)
+        records = _records(ordered, attempt)
+        for descriptor, record in zip(locks, records, strict=True):
+            write(descriptor, record)
+        undo.pop_all()
+    return Lease(place, cards, locks, records, stale)
+
+
+def _lock(place: LeaseDirectory, card: Card) -> int:
+    descriptor = place.lock(card.identity)
+    if descriptor is None:
+        record = place.read(card.identity)
+        owner = "by a session that is just taking it" if record is None else str(record)
+        message = f"card {card} is leased: {owner}; expected it free: wait for that session, or choose other --cards"
+        raise LeaseError(message)
+    return descriptor
+
+
+def _clear(place: LeaseDirectory, cards: Sequence[Card], sweep: Sweep, idle: Idle) -> list[LeaseRecord]:
+    """See that nothing is left of stale leases; the records stay as they are until the new lease's replace them."""
+    found = [(card, place.read(card.identity)) for card in cards]
+    stale = [(card, record) for card, record in found if record is not None and record.state != "released"]
+    for token in sorted({record.token for _, record in stale}):
+        survivors = sweep(token)
+        if survivors:
+            cards_of = [card.identity for card, record in stale if record.token == token]
+            message = f"cards {cards_of} are quarantined: {survivors[0]} survives; expected nothing of the lease before"
+            raise LeaseError(message)
+    for card, record in stale:
+        reason = idle(card)
+        if reason is not None:
+            raise LeaseError(f"card {card} is quarantined: {reason}; expected it idle after: {record}")
+    return [record for _, record in stale]
+
+
+def _records(cards: Sequence[Card], attempt: Path) -> list[LeaseRecord]:
+    own = descent.find(os.getpid())
+    if own is None:
+        raise LeaseError(f"/proc/{os.getpid()}/stat: expected this process there, saw nothing: mount /proc")
+    token = secrets.token_hex(descent.TOKEN_DIGITS // 2)
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return [
+        LeaseRecord(
+            identity=card.identity,
+            state="held",
+            reason="",
+            token=token,
+            attempt=str(attempt),
+            owner_pid=own.pid,
+            owner_start_ticks=own.start_ticks,
+            boot_id=boot_id,
+            taken=utc_now(),
+            ended=None,
+        )
+        for card in cards
+    ]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LeaseState:
+    """A lease as somebody else sees it.
+
+    Attributes:
+        record: the last that is known.
+        held: whether its lock is taken.
+    """
+
+    record: LeaseRecord
+    held: bool
+
+    @property
+    def stale(self) -> bool:
+        """Whether the card is quarantined until a sweep and an idle proof."""
+        return not self.held and self.record.state != "released"
+
+
+def states(directory: Path | None = None) -> list[LeaseState]:
+    """Every card that was ever leased here, by identity.
+
+    Raises:
+        LeaseError: the directory or a record is not as it should be.
+    """
+    place = LeaseDirectory(directory)
+    try:
+        found = [(identity, place.is_held(identity)) for identity in place.identities()]
+        records = [(place.read(identity), held) for identity, held in found]
+    finally:
+        place.close()
+    return [LeaseState(record, held) for record, held in records if record is not None]

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes described for the evidence, and which of them are inference workers."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path, PurePath
+
+from pytest_laguna.evidence.idle import SeenProcess
+from pytest_laguna.machine import descent
+
+PROC = Path("/proc")
+
+LEASE_TOKEN = "lease token"  # noqa: S105 - what is seen, not the token
+WORKER_TITLES = ("VLLM::EngineCore", "VLLM::Worker")
+"""What vLLM's children call themselves: in place of their arguments, and cut to 15 bytes as their name."""
+
+_COMMAND_LIMIT = 4096
+
+
+def arguments(pid: int) -> list[str]:
+    """A process's arguments; empty for kernel threads and for processes that are gone."""
+    # A process that gave itself a title leaves zeros behind it.
+    content = _read(pid, "cmdline").rstrip(b"\0")
+    return os.fsdecode(content).split("\0") if content else []
+
+
+def name(pid: int) -> str:
+    """A process's short name; empty when it is gone."""
+    return os.fsdecode(_read(pid, "comm")).rstrip("\n")
+
+
+def environment(pid: int) -> dict[str, str]:
+    """What a process was started with; empty when it may not be read, or a title was written over it."""
+    pairs = (os.fsdecode(entry).partition("=") for entry in _read(pid, "environ").split(b"\0") if entry)
+    return {key: value for key, _, value in pairs}
+
+
+def bearers(token: str | None) -> frozenset[int]:
+    """The pids that bear a lease's token; none without a lease."""
+    return frozenset() if token is None else frozenset(process.pid for process in descent.bearers(token))
+
+
+def see(pid: int, seen_by: str, of_lease: Collection[int]) -> SeenProcess:
+    """Describe a process for the evidence; one that is gone, or in another pid namespace, keeps its pid.
+
+    Args:
+        pid: the process.
+        seen_by: what showed it.
+        of_lease: the pids that bear the lease's token.
+    """
+    process = descent.find(pid)
+    words = arguments(pid)
+    return SeenProcess(
+        pid=pid,
+        start_ticks=None if process is None else process.start_ticks,
+        command=(shlex.join(words) if words else f"[{name(pid)}]")[:_COMMAND_LIMIT],
+        carries_token=pid in of_lease if process is not None else None,
+        seen_by=seen_by,
+    )
+
+
+def find_workers(token: str | None) -> list[SeenProcess]:
+    """Inference workers on the host, and whatever bears the lease's token; own ancestors are left out.
+
+    Args:
+        token: the lease's token; None when there is no lease.
+    """
+    return list(_workers(bearers(token)))
+
+
+def _workers(of_lease: frozenset[int]) -> Iterator[SeenProcess]:
+    own = descent.ancestors(os.getpid())
+    for process in descent.live_processes():
+        if process.pid in own:
+            continue
+        pattern = worker_pattern(name(process.pid), arguments(process.pid))
+        if pattern or process.pid in of_lease:
+            seen = see(process.pid, pattern or LEASE_TOKEN, of_lease)
+            if seen.start_ticks is not None:
+                yield seen
+
+
+def worker_pattern(comm: str, words: Sequence[str]) -> str | None:
+    """What makes a process an inference worker; None when nothing does.
+
+    Source of the patterns: the laboratory's published worker proof.
+
+    Args:
+        comm: its short name.
+        words: its arguments.
+    """
+    if comm.startswith("VLLM::"):
+        return "name VLLM::"
+    if words and words[0].startswith(WORKER_TITLES):
+        return "title VLLM::"
+    return _launcher(words) if words else None
+
+
+def _launcher(words: Sequence[str]) -> str | None:
+    programs = [PurePath(word).name for word in words]
+    if ("vllm", "serve") in zip(programs, words[1:], strict=False):
+        return "vllm serve"
+    if "torchrun" in programs[:2]:  # behind its interpreter, or alone
+        return "torchrun"
+    if programs[0].startswith("python") and ("-m", "torch.distributed.run") in itertools.pairwise(words):
+        return "torch.distributed.run"
+    return None
+
+
+def _read(pid: int, file: str) -> bytes:
+    try:
+        return (PROC / str(pid) / file).read_bytes()
+    except OSError:
+        return b""

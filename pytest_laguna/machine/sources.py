@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The source of a lane's cards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from pytest_laguna.machine.cards import CardError, CardSource
+from pytest_laguna.machine.cards_cpu import CpuCards
+from pytest_laguna.machine.cards_cuda import CudaCards
+from pytest_laguna.machine.cards_xpu import XpuCards
+
+LANES = ("cpu", "cuda", "xpu")
+
+
+def card_source(lane: str, requested: Sequence[str]) -> CardSource:
+    """The cards of a lane; the cpu lane has as many slots as the request needs, and at least one a core.
+
+    Args:
+        lane: ``cpu``, ``cuda`` or ``xpu``.
+        requested: the entries of ``--cards``.
+
+    Raises:
+        CardError: there is no such lane.
+    """
+    if lane == "cpu":
+        numbers = [int(entry) + 1 for entry in requested if entry.isdigit()]
+        return CpuCards(max([len(os.sched_getaffinity(0)), *numbers]))
+    if lane == "cuda":
+        return CudaCards()
+    if lane == "xpu":
+        return XpuCards()
+    raise CardError(f"lane {lane}: expected one of {', '.join(LANES)}")

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs xpu-smi: always the same file, a fixed environment, no mask, a deadline, and its own pid on record."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.xpu_smi import PROGRAM
+from pytest_laguna.machine.cards import CardError
+
+PROGRAM_PATH = Path("/usr/bin") / PROGRAM
+DEADLINE_SECONDS = 20.0
+
+ENVIRONMENT = {"LANG": "C", "LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+"""Nothing is inherited: with a mask in its environment the tool counts only what the mask leaves."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Done:
+    """One finished run.
+
+    Attributes:
+        command: its arguments.
+        executable: the file that ran, with links resolved.
+        executable_sha256: of that file.
+        pid: of the child.
+        output: its standard output, whole.
+    """
+
+    command: tuple[str, ...]
+    executable: str
+    executable_sha256: str
+    pid: int
+    output: str
+
+
+def run(program: Path, words: Sequence[str]) -> Done:
+    """Run the tool and take what it printed.
+
+    Args:
+        program: where the tool is.
+        words: its arguments.
+
+    Raises:
+        CardError: it is missing, changed while it ran, failed, printed to standard error or took too long.
+    """
+    command = (str(program), *words)
+    shown = f"xpu: {' '.join(command)}"
+    executable = program.resolve()
+    try:
+        before = files.sha256_file(executable)
+        child = subprocess.Popen(
+            command,
+            cwd="/",
+            env=ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+    except OSError as error:
+        message = f"{shown}: cannot be run ({error.strerror}); expected Intel's XPU manager: apt-get install xpu-smi"
+        raise CardError(message) from error
+    with child:
+        try:
+            output, errors = child.communicate(timeout=DEADLINE_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            child.kill()
+            raise CardError(f"{shown}: still running after {DEADLINE_SECONDS} s; expected an answer") from error
+    if child.returncode != 0 or errors:
+        tail = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        raise CardError(f"{shown}: exit status {child.returncode}, {tail!r}; expected 0 and no message")
+    if files.sha256_file(executable) != before:
+        raise CardError(f"{shown}: {executable} changed while it ran; expected one and the same program")
+    return Done(command, str(executable), before, child.pid, output.decode(errors="replace"))

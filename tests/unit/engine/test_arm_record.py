@@ -103,6 +103,8 @@ def test_a_record_without_a_field_is_refused(field: str) -> None:
         ({"generation_seconds": float("nan")}, "greater than 0|finite"),
         ({"start_seconds": float("inf")}, "finite"),
         ({"cached_tokens": -1}, "greater than or equal to 0"),
+        ({"cached_tokens": None}, "should be a valid integer"),
+        ({"prompt_tokens": 0}, "greater than or equal to 1"),
         ({"text_sha256": "0" * 63}, "should match pattern"),
         ({"retries": 0}, "Extra inputs are not permitted"),
     ],

@@ -24,7 +24,7 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 from laguna_kv import state, views
 from laguna_kv.contract import python_contract
 from laguna_kv.errors import ContractError
-from pytest_laguna.engine import planting, plugin, reference_kernels, tape_graph
+from pytest_laguna.engine import planting, plugin, probe, reference_kernels, tape_graph
 from pytest_laguna.engine.compat import cpu_lane, introspection, version
 from pytest_laguna.evidence.arm_record import Planted
 
@@ -222,6 +222,17 @@ def test_each_all_reduce_of_a_capture_can_be_a_break(monkeypatch: pytest.MonkeyP
     assert result.tolist() == [11.0] * 3
     assert [tensor[0].item() for tensor in reduced] == [2.0, 5.0]
     assert communicator.all_reduce(torch.ones(1)).tolist() == [2.0]  # outside a capture it is vLLM's own
+
+
+def test_the_probe_is_asked_in_order_and_once() -> None:
+    rank: Any = probe.RankProbe()
+    with pytest.raises(RuntimeError, match="laguna_report was called before laguna_watch_attention"):
+        rank.laguna_report()
+    compilation = types.SimpleNamespace(static_forward_context={})
+    rank.vllm_config = types.SimpleNamespace(compilation_config=compilation)
+    rank.laguna_watch_attention()
+    with pytest.raises(RuntimeError, match="laguna_watch_attention was called twice"):
+        rank.laguna_watch_attention()
 
 
 def cache() -> torch.Tensor:

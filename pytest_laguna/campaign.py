@@ -148,6 +148,11 @@ class Campaign(_Model):
                 return dict(clauses)
         return {}
 
+    @property
+    def nodeids(self) -> list[str]:
+        """The node ids of all gates."""
+        return [nodeid for clauses in self.clauses.values() for nodeid in clauses.values()]
+
     def canonical(self) -> JSON:
         """The campaign as a JSON value; comments, order of tables and spelling of the file do not enter it."""
         value: JSON = self.model_dump(mode="json", by_alias=True)

@@ -17,7 +17,7 @@ from pytest_laguna.attempt import Attempt, Precondition
 from pytest_laguna.campaign import Campaign, CampaignError, read_campaign
 from pytest_laguna.evidence import files, root
 from pytest_laguna.identity.record import take_identity
-from pytest_laguna.identity.source import IdentityError
+from pytest_laguna.identity.source import IdentityError, unfrozen_module
 from pytest_laguna.precondition import Gate, find_earlier, find_previous, loaded_runtime, settle
 from pytest_laguna.verdict import (
     JSON,
@@ -151,6 +151,12 @@ class GateSession:
         """Compare what was collected with the frozen list, then open the attempt."""
         if session.testsfailed:
             raise pytest.UsageError("a test file of the gate cannot be collected; the error stands above")
+        unfrozen = self._unfrozen_module()
+        if unfrozen is not None:
+            message = (
+                f"{unfrozen}: loaded, and no digest covers it; a gate's helpers lie beside its test file: move it there"
+            )
+            raise pytest.UsageError(message)
         self._check_frozen_list([(self._clause_of(item), item.nodeid) for item in session.items])
         names = {f"{info.project_name} {info.version}" for _, info in self._config.pluginmanager.list_plugin_distinfo()}
         try:
@@ -164,6 +170,10 @@ class GateSession:
             message = f"the attempt cannot be opened under {self._gate.lane_directory}: {error}"
             raise pytest.UsageError(message) from error
         self._config.stash[_LINE].attempt(self._attempt.directory)
+
+    def _unfrozen_module(self) -> str | None:
+        campaign = self._gate.campaign
+        return unfrozen_module(self._config.rootpath, campaign.candidate.package, campaign.nodeids)
 
     def _check_frozen_list(self, found: list[tuple[str, str]]) -> None:
         expected = list(self._gate.clauses.items())
@@ -239,6 +249,9 @@ class GateSession:
         runtime = loaded_runtime()
         if self._gate.options.gate > 1 and runtime is not None:
             self._attempt.append("problem", reason=f"{runtime} was loaded in the pytest process by a test")
+        unfrozen = self._unfrozen_module()
+        if unfrozen is not None:
+            self._attempt.append("problem", reason=f"{unfrozen} was loaded by a test, and no digest covers it")
         analysis = self._attempt.finish(int(session.exitstatus))
         verdict = analysis.verdict if analysis is not None else Verdict.NOT_PROVEN
         session.exitstatus = verdict.exit_code

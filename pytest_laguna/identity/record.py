@@ -34,9 +34,8 @@ def take_identity(campaign: Campaign, project: Path) -> tuple[Identity, dict[str
         IdentityError: the candidate's package is not installed.
         OSError: a source file cannot be read.
     """
-    nodeids = [nodeid for gate in campaign.gates for nodeid in campaign.gate_clauses(gate).values()]
     candidate = source.candidate_sources(campaign.candidate.package)
-    harness = source.harness_sources(project, nodeids)
+    harness = source.harness_sources(project, campaign.nodeids)
     identity = Identity(
         campaign=campaign.digest,
         candidate=files.digest_of(dict(candidate)),

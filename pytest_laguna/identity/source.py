@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -45,20 +46,39 @@ def candidate_sources(package: str) -> dict[str, str]:
     return package_files(package, SOURCE_SUFFIXES)
 
 
+def harness_folders(project: Path, nodeids: Iterable[str]) -> set[Path]:
+    """The folders of the gates' test files; a helper module of a gate lies beside it."""
+    return {(project / nodeid.partition("::")[0]).parent for nodeid in nodeids}
+
+
 def harness_sources(project: Path, nodeids: Iterable[str]) -> dict[str, str]:
-    """The sources that judge: this package, the gate's test files with their neighbours, and the conftest above them.
+    """The sources that judge: this package, the gates' test files with their neighbours, and the top conftest.
 
     Args:
         project: pytest's root directory, against which node ids are written.
         nodeids: the node ids of all gates of the campaign.
     """
-    tests = {project / nodeid.partition("::")[0] for nodeid in nodeids}
-    folders = {test.parent for test in tests} | {project}
-    own = {path for folder in folders for path in folder.glob("*.py") if folder != project or path in tests}
+    own = {path for folder in harness_folders(project, nodeids) for path in folder.glob("*.py")}
     own |= {path for path in [project / "conftest.py"] if path.exists()}
     return package_files("pytest_laguna", SOURCE_SUFFIXES) | {
         path.relative_to(project).as_posix(): files.sha256_file(path) for path in sorted(own)
     }
+
+
+def unfrozen_module(project: Path, candidate: str, nodeids: Iterable[str]) -> str | None:
+    """A module that this process loaded from the project although no digest covers it; None when there is none.
+
+    What is installed is identified by its distribution; what lies in the project's own folders is identified by file.
+    """
+    covered = harness_folders(project, nodeids)
+    packages = [package_directory(candidate), package_directory("pytest_laguna")]
+    for name, module in sorted(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "")
+        if not file.is_relative_to(project) or file.is_relative_to(sys.prefix) or file == project / "conftest.py":
+            continue
+        if file.parent not in covered and not any(file.is_relative_to(package) for package in packages):
+            return f"{name} ({file.relative_to(project)})"
+    return None
 
 
 def git_state(project: Path) -> JSON:

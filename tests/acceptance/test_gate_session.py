@@ -276,19 +276,30 @@ def test_a_candidate_that_is_not_installed(project: Project) -> None:
 
 
 def test_a_device_gate_whose_process_loads_a_runtime_is_void(project: Project) -> None:
-    (project.directory / "triton.py").write_text("")
-    project.tests(only="import triton; " + PROVES)
+    project.tests(only="import sys, types; sys.modules['triton'] = types.ModuleType('triton'); " + PROVES)
     assert project.gate(1).returncode == 0
     result = project.gate(2)
     assert (result.returncode, "triton was loaded in the pytest process" in result.stdout) == (22, True)
 
 
 def test_a_device_gate_does_not_start_with_a_runtime_loaded(project: Project) -> None:
-    (project.directory / "triton.py").write_text("")
-    (project.directory / "conftest.py").write_text("import triton\n")
+    loads = "import sys, types\nsys.modules['triton'] = types.ModuleType('triton')\n"
+    (project.directory / "conftest.py").write_text(loads)
     assert project.gate(1).returncode == 0
     result = project.gate(2)
     assert (result.returncode, "triton is loaded in the pytest process" in last_line(result)) == (4, True)
+
+
+def test_a_helper_that_no_digest_covers_is_refused(project: Project) -> None:
+    (project.directory / "helpers").mkdir()
+    (project.directory / "helpers" / "shared.py").write_text("")
+    project.tests(second="import helpers.shared; " + PROVES)
+    result = project.gate(1)
+    assert (result.returncode, "helpers/shared.py) was loaded by a test" in result.stdout) == (22, True)
+    path = project.directory / "checks" / "test_first.py"
+    path.write_text("import helpers.shared\n" + path.read_text())
+    result = project.gate(1)
+    assert (result.returncode, "no digest covers it" in last_line(result)) == (4, True)
 
 
 # The sealed root

@@ -19,6 +19,7 @@ from typing import Any
 
 from pytest_laguna.machine import leases
 from pytest_laguna.machine.cards_cpu import CpuCards
+from pytest_laguna.machine.sweep import Sweep
 
 NANOSECONDS_IN_A_MILLISECOND = 1_000_000
 
@@ -32,7 +33,7 @@ def measure(runs: int, slots: int) -> list[float]:
         for _ in range(runs):
             start = time.perf_counter_ns()
             lease = leases.acquire(
-                cards, directory, sweep=lambda _token: (), idle=lambda _card: None, directory=directory
+                cards, directory, sweep=lambda _token: Sweep([], []), idle=lambda _card: None, directory=directory
             )
             lease.release()
             timings.append((time.perf_counter_ns() - start) / NANOSECONDS_IN_A_MILLISECOND)

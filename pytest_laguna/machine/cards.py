@@ -8,13 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from pytest_laguna.evidence.idle import CardState, Lane, Observer
+from pytest_laguna.machine.errors import CardError
 
 SHORTEST_PREFIX = 8
 """Fewer characters of an identity are a mistake rather than a short form."""
-
-
-class CardError(Exception):
-    """Cards cannot be found or used as asked; one line with what to do."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,17 +106,17 @@ def select(
     """
     there = _listed(cards)
     if not requested:
-        raise CardError(f"--cards: expected at least one card, saw none; there are {there}")
+        raise CardError("--cards: expected at least one card, saw none", f"choose of {there}")
     chosen: list[Card] = []
     for entry in requested:
         card = find(cards, entry, "--cards")
         if card in chosen:
-            raise CardError(f"--cards: {entry} names card {card.identity} a second time; expected each card once")
+            raise CardError(f"--cards: {entry} names card {card.identity} a second time", f"name each once of {there}")
         if card not in inherited:
             left = _listed(inherited)
-            raise CardError(f"--cards: {card} is outside the inherited mask, which leaves {left}; there are {there}")
+            raise CardError(f"--cards: {card} is outside the inherited mask, which leaves {left}", f"there are {there}")
         if card.identity in busy:
-            raise CardError(f"--cards: {card} is busy: {busy[card.identity]}; there are {there}")
+            raise CardError(f"--cards: {card} is busy: {busy[card.identity]}", f"wait, or choose of {there}")
         chosen.append(card)
     return tuple(chosen)
 
@@ -140,9 +137,9 @@ def find(cards: Sequence[Card], entry: str, where: str) -> Card:
     if not matches and len(entry) >= SHORTEST_PREFIX:
         matches = [card for card in cards if card.identity.casefold().startswith(folded)]
     if len(matches) > 1:
-        raise CardError(f"{where}: {entry} is ambiguous: {_listed(matches)}; give more of the identity")
+        raise CardError(f"{where}: {entry} is ambiguous", f"give more of the identity of {_listed(matches)}")
     if not matches:
-        raise CardError(f"{where}: {entry or 'an empty entry'} is unknown; there are {_listed(cards)}")
+        raise CardError(f"{where}: {entry or 'an empty entry'} is unknown", f"choose of {_listed(cards)}")
     return matches[0]
 
 

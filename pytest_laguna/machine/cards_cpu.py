@@ -16,7 +16,8 @@ from typing import ClassVar
 
 from pytest_laguna.evidence.idle import CardState, Lane
 from pytest_laguna.machine import descent, process_table
-from pytest_laguna.machine.cards import Card, CardError, Observation, find
+from pytest_laguna.machine.cards import Card, Observation, find
+from pytest_laguna.machine.errors import CardError
 
 MASK_VARIABLE = "LAGUNA_CPU_CARDS"
 
@@ -32,7 +33,7 @@ class CpuCards:
     def __init__(self, slots: int) -> None:
         """Take any number of slots, one or more."""
         if slots < 1:
-            raise CardError(f"{slots} process slots: expected one or more")
+            raise CardError(f"cpu: {slots} process slots; expected one or more", "choose cards by numbers from 0")
         self._slots = slots
 
     def discover(self) -> tuple[Card, ...]:
@@ -101,5 +102,5 @@ def _state(card: Card, slots: Mapping[int, Sequence[str]], of_lease: frozenset[i
 def _total_memory() -> int:
     found = re.search(r"^MemTotal:\s+(\d+) kB$", Path("/proc/meminfo").read_text(encoding="ascii"), re.MULTILINE)
     if found is None:
-        raise CardError("/proc/meminfo: expected a line MemTotal, saw none")
+        raise CardError("cpu: /proc/meminfo: expected a line MemTotal, saw none", "mount /proc")
     return int(found[1]) * _KIBIBYTE

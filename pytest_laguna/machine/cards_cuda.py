@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pytest_laguna.evidence.idle import CardState, Lane, SeenProcess
 from pytest_laguna.machine import process_table
-from pytest_laguna.machine.cards import Card, CardError, Observation, find
+from pytest_laguna.machine.cards import Card, Observation, find
+from pytest_laguna.machine.errors import CardError
 
 MASK_VARIABLE = "CUDA_VISIBLE_DEVICES"
 ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
@@ -46,11 +48,8 @@ class CudaCards:
             if entry == "-1":
                 break
             if entry.isdigit() and len(cards) > 1 and environment.get(ORDER_VARIABLE) != PCI_ORDER:
-                message = (
-                    f"{MASK_VARIABLE}: number {entry} counts in CUDA's own order, by speed; "
-                    f"give UUIDs, or export {ORDER_VARIABLE}={PCI_ORDER}"
-                )
-                raise CardError(message)
+                found = f"{MASK_VARIABLE}: number {entry} counts in CUDA's own order, by speed; expected UUIDs"
+                raise CardError(found, f"export {ORDER_VARIABLE}={PCI_ORDER} if it counts as nvidia-smi does")
             left.append(find(cards, entry, MASK_VARIABLE))
         return tuple(left)
 
@@ -69,8 +68,8 @@ def _library() -> Iterator[Any]:
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError as error:
-        message = f"cuda: expected the package nvidia-ml-py, found none ({error}): pip install 'pytest-laguna[cuda]'"
-        raise CardError(message) from error
+        found = f"cuda: expected the package nvidia-ml-py, found none ({error})"
+        raise CardError(found, f"{sys.executable} -m pip install nvidia-ml-py") from error
     try:
         nvml.nvmlInit()
         try:
@@ -78,8 +77,8 @@ def _library() -> Iterator[Any]:
         finally:
             nvml.nvmlShutdown()
     except nvml.NVMLError as error:
-        message = f"cuda: expected NVIDIA's driver to answer, saw: {error}: install or load it until nvidia-smi works"
-        raise CardError(message) from error
+        found = f"cuda: expected NVIDIA's driver to answer, saw {error}"
+        raise CardError(found, "install or load it until nvidia-smi -L lists the cards") from error
 
 
 def _card(nvml: Any, index: int) -> Card:
@@ -92,8 +91,8 @@ def _card(nvml: Any, index: int) -> Card:
         nvml.nvmlDeviceGetMemoryInfo(handle).total,
     )
     if _split(nvml, handle):
-        message = f"cuda: card {card} is split into MIG instances; expected whole cards: nvidia-smi -i {index} -mig 0"
-        raise CardError(message)
+        found = f"cuda: card {card} is split into MIG instances; expected whole cards"
+        raise CardError(found, f"nvidia-smi -i {index} -mig 0")
     return card
 
 

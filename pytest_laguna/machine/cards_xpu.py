@@ -19,11 +19,16 @@ from pytest_laguna.evidence.foreign_json import parse_foreign_json
 from pytest_laguna.evidence.idle import CardState, Lane, Observer, SeenProcess
 from pytest_laguna.evidence.xpu_smi import read_processes
 from pytest_laguna.machine import process_table, xpu_smi
-from pytest_laguna.machine.cards import Card, CardError, Observation, find
+from pytest_laguna.machine.cards import Card, Observation, find
+from pytest_laguna.machine.errors import CardError
 from pytest_laguna.verdict import JSON
 
 MASK_VARIABLE = "ZE_AFFINITY_MASK"
 ORDER_VARIABLE = "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
+SELECTOR_VARIABLE = "ONEAPI_DEVICE_SELECTOR"
+
+_EVERY_CARD = ("level_zero:gpu", "level_zero:*")
+"""What SYCL may be told besides the mask; two filters at once count devices in two ways."""
 
 _INTEL = "0x8086"
 _DISPLAY_CLASS = "0x03"
@@ -96,11 +101,8 @@ class XpuCards:
         present = kernel_cards(self.sys)
         if addresses != present or [device.device_id for device in devices] != list(range(len(devices))):
             numbered = {device.device_id: device.pci_bdf_address for device in devices}
-            message = (
-                f"xpu: xpu-smi numbers {numbered}; expected 0, 1, ... in the order of the kernel's cards {present}: "
-                f"see xpu-smi discovery and {self.sys}/class/drm"
-            )
-            raise CardError(message)
+            found = f"xpu: xpu-smi numbers {numbered}; expected 0, 1, ... in the order of the kernel's cards {present}"
+            raise CardError(found, f"compare xpu-smi discovery with {self.sys}/class/drm")
         return tuple(
             Card("xpu", device.device_id, address, device.device_name, self._memory(device.device_id))
             for device, address in zip(devices, addresses, strict=True)
@@ -152,12 +154,18 @@ class XpuCards:
 
     def inherited(self, cards: Sequence[Card], environment: Mapping[str, str]) -> tuple[Card, ...]:
         """The cards that ``ZE_AFFINITY_MASK`` leaves; a mask of tiles (``0.1``) is refused: a lease is a whole card."""
+        selector = environment.get(SELECTOR_VARIABLE, _EVERY_CARD[0])
+        if selector not in _EVERY_CARD:
+            found = f"{SELECTOR_VARIABLE}={selector}; expected one of {_EVERY_CARD}"
+            raise CardError(found, f"unset {SELECTOR_VARIABLE} and use {MASK_VARIABLE}")
         if MASK_VARIABLE not in environment:
             return tuple(cards)
         entries = [entry for entry in environment[MASK_VARIABLE].split(",") if entry]
         for entry in entries:
             if not entry.isdigit():
-                raise CardError(f"{MASK_VARIABLE}: {entry} is no whole card; expected numbers of cards: export it so")
+                raise CardError(
+                    f"{MASK_VARIABLE}: {entry} is no number of a card", "export it with numbers of whole cards"
+                )
         return tuple(find(cards, entry, MASK_VARIABLE) for entry in entries)
 
     def mask_value(self, cards: Sequence[Card]) -> str:
@@ -215,7 +223,7 @@ def _read(model: type[_Model], output: str, name: str) -> _Model:
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise CardError(f"xpu: {name}: {where}: {first['msg']}: run it by hand and see") from error
+        raise CardError(f"xpu: {name}: {where}: {first['msg']}", "run it by hand and compare") from error
 
 
 def _text(path: Path) -> str:

@@ -16,7 +16,8 @@ from pytest_laguna.evidence.idle import (
     utc_now,
 )
 from pytest_laguna.machine import process_table
-from pytest_laguna.machine.cards import Card, CardError, CardSource
+from pytest_laguna.machine.cards import Card, CardSource
+from pytest_laguna.machine.errors import CardError
 from pytest_laguna.machine.leases import Idle
 from pytest_laguna.verdict import NotProvenError
 

@@ -21,6 +21,7 @@ import pydantic
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.idle import Token, Utc
 from pytest_laguna.evidence.schemas import Schema, parse_model
+from pytest_laguna.machine.errors import LeaseError
 from pytest_laguna.verdict import UnusableEvidenceError
 
 BUSY_SECONDS = 0.05
@@ -31,10 +32,6 @@ RECORD_BYTES = 4096
 _RETRY_SECONDS = 0.005
 _IDENTITY = re.compile(r"[0-9A-Za-z][0-9A-Za-z:._-]{0,199}")
 _SUFFIX = ".lease"
-
-
-class LeaseError(Exception):
-    """A lease cannot be had or kept; one line with what to do."""
 
 
 class LeaseRecord(Schema):
@@ -85,17 +82,14 @@ class LeaseDirectory:
         try:
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
-            message = f"{self.path}: {error.strerror}; expected a directory of your own: move what is there away"
-            raise LeaseError(message) from error
+            found = f"{self.path}: {error.strerror}; expected a directory of your own"
+            raise LeaseError(found, "move away what is there") from error
         status = os.fstat(self._descriptor)
         mode = stat.S_IMODE(status.st_mode)
         if status.st_uid != os.geteuid() or mode & 0o077:
             os.close(self._descriptor)
-            message = (
-                f"{self.path}: owner {status.st_uid}, mode {mode:04o}; "
-                f"expected owner {os.geteuid()}, mode 0700: move it away"
-            )
-            raise LeaseError(message)
+            found = f"{self.path}: owner {status.st_uid}, mode {mode:04o}; expected owner {os.geteuid()}, mode 0700"
+            raise LeaseError(found, "move it away")
         # Cleaners leave a temporary directory alone while it is locked (systemd, "Using /tmp/ and /var/tmp/ Safely").
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
@@ -129,8 +123,8 @@ class LeaseDirectory:
         try:
             descriptor = os.open(_name(identity), flags, files.PRIVATE_FILE, dir_fd=self._descriptor)
         except OSError as error:
-            message = f"{self.path / _name(identity)}: {error.strerror}; expected a lease: move it away"
-            raise LeaseError(message) from error
+            found = f"{self.path / _name(identity)}: {error.strerror}; expected a lease"
+            raise LeaseError(found, "move it away") from error
         try:
             fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
             # Somebody may have deleted the file since it was opened: a lock on a nameless file keeps nobody out.
@@ -154,9 +148,8 @@ class LeaseDirectory:
             except UnusableEvidenceError as error:
                 # Whoever holds the lock may be writing at this moment.
                 if time.monotonic() >= deadline:
-                    path = self.path / _name(identity)
-                    message = f"{path}: {error}; see that no process is left on card {identity}, then delete it"
-                    raise LeaseError(message) from error
+                    mend = f"see that no process is left on card {identity}, then delete that file"
+                    raise LeaseError(f"{self.path / _name(identity)}: {error}", mend) from error
             time.sleep(_RETRY_SECONDS)
 
     def _read(self, identity: str) -> LeaseRecord | None:
@@ -164,7 +157,7 @@ class LeaseDirectory:
         try:
             descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._descriptor)
         except OSError as error:
-            raise LeaseError(f"{self.path / name}: {error.strerror}; expected a lease: move it away") from error
+            raise LeaseError(f"{self.path / name}: {error.strerror}; expected a lease", "move it away") from error
         with open(descriptor, "rb") as stream:  # noqa: PTH123 - from a descriptor opened with O_NOFOLLOW
             content = stream.read(RECORD_BYTES + 1)
         return parse_model(files.parse_json(content, name), LeaseRecord, name) if content else None
@@ -184,19 +177,19 @@ def write(descriptor: int, record: LeaseRecord) -> None:
     Raises:
         LeaseError: it does not fit, or could not be written.
     """
+    where = f"the lease record of {record.identity}"
     content = files.canonical_json(record.canonical()).ljust(RECORD_BYTES)
     if len(content) > RECORD_BYTES:
-        message = f"the lease record of {record.identity} has {len(content)} bytes; expected at most {RECORD_BYTES}"
-        raise LeaseError(f"{message}: take a shorter --sealed-root")
+        raise LeaseError(f"{where}: {len(content)} bytes; expected at most {RECORD_BYTES}", "shorten --sealed-root")
     try:
         written = os.pwrite(descriptor, content, 0)
     except OSError as error:
-        raise LeaseError(f"the lease record of {record.identity}: {error.strerror}; expected to write it") from error
+        raise LeaseError(f"{where}: not written ({error.strerror})", "make room on its disk") from error
     if written != RECORD_BYTES:
-        raise LeaseError(f"the lease record of {record.identity}: {written} of {RECORD_BYTES} bytes were written")
+        raise LeaseError(f"{where}: {written} of {RECORD_BYTES} bytes written", "make room on its disk")
 
 
 def _name(identity: str) -> str:
     if not _IDENTITY.fullmatch(identity):
-        raise LeaseError(f"card {identity!r}: expected an identity of letters, digits and : . _ - only")
+        raise LeaseError(f"card {identity!r}: expected letters, digits and : . _ - only", "ask for it by its number")
     return f"{identity}{_SUFFIX}"

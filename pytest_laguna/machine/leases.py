@@ -19,12 +19,12 @@ from typing import Literal, Self, TypeAlias
 from pytest_laguna.evidence.idle import utc_now
 from pytest_laguna.machine import descent
 from pytest_laguna.machine.cards import Card
-from pytest_laguna.machine.lease_directory import LeaseDirectory, LeaseError, LeaseRecord, write
+from pytest_laguna.machine.errors import LeaseError
+from pytest_laguna.machine.lease_directory import LeaseDirectory, LeaseRecord, write
+from pytest_laguna.machine.sweep import Sweep
 
-__all__ = ["Idle", "Lease", "LeaseDirectory", "LeaseError", "LeaseRecord", "LeaseState", "Sweep", "acquire", "states"]
-
-Sweep: TypeAlias = Callable[[str], Sequence[object]]
-"""Ends whatever bears a token and returns what is left of it: nothing, or the lease is not given."""
+Sweeper: TypeAlias = Callable[[str], Sweep]
+"""Ends whatever bears a token; the lease is given only when nothing survives."""
 
 Idle: TypeAlias = Callable[[Card], str | None]
 """Why a card is not idle; None when it is."""
@@ -73,7 +73,7 @@ class Lease:
 
     def _end(self, state: Literal["released", "quarantined"], reason: str) -> None:
         if not self._locks:
-            raise LeaseError(f"the lease of {[card.identity for card in self.cards]} has ended; expected one end")
+            raise LeaseError(f"the lease of {[card.identity for card in self.cards]} has ended", "end it once")
         try:
             for descriptor, record in zip(self._locks, self._records, strict=True):
                 write(descriptor, record.model_copy(update={"state": state, "reason": reason, "ended": utc_now()}))
@@ -92,7 +92,9 @@ class Lease:
             self.quarantine("left without a release" if error is None else f"left by {type(error).__name__}: {error}")
 
 
-def acquire(cards: Sequence[Card], attempt: Path, *, sweep: Sweep, idle: Idle, directory: Path | None = None) -> Lease:
+def acquire(
+    cards: Sequence[Card], attempt: Path, *, sweep: Sweeper, idle: Idle, directory: Path | None = None
+) -> Lease:
     """Lease all of these cards or none, in the order of their identities, so that no two sessions wait for each other.
 
     Args:
@@ -106,7 +108,7 @@ def acquire(cards: Sequence[Card], attempt: Path, *, sweep: Sweep, idle: Idle, d
         LeaseError: a card is leased, or stale and not clean; the line names the owner and what to do.
     """
     if not cards or len(set(cards)) != len(cards):
-        raise LeaseError(f"cards {[card.identity for card in cards]}: expected one or more, each once")
+        raise LeaseError(f"cards {[card.identity for card in cards]}: expected one or more", "name each card once")
     place = LeaseDirectory(directory)
     with contextlib.ExitStack() as undo:
         undo.callback(place.close)
@@ -128,32 +130,34 @@ def _lock(place: LeaseDirectory, card: Card) -> int:
     if descriptor is None:
         record = place.read(card.identity)
         owner = "by a session that is just taking it" if record is None else str(record)
-        message = f"card {card} is leased: {owner}; expected it free: wait for that session, or choose other --cards"
-        raise LeaseError(message)
+        raise LeaseError(f"card {card} is leased: {owner}", "wait for that session, or choose other --cards")
     return descriptor
 
 
-def _clear(place: LeaseDirectory, cards: Sequence[Card], sweep: Sweep, idle: Idle) -> list[LeaseRecord]:
+def _clear(place: LeaseDirectory, cards: Sequence[Card], sweep: Sweeper, idle: Idle) -> list[LeaseRecord]:
     """See that nothing is left of stale leases; the records stay as they are until the new lease's replace them."""
     found = [(card, place.read(card.identity)) for card in cards]
     stale = [(card, record) for card, record in found if record is not None and record.state != "released"]
     for token in sorted({record.token for _, record in stale}):
-        survivors = sweep(token)
+        survivors = sweep(token).survivors
         if survivors:
-            cards_of = [card.identity for card, record in stale if record.token == token]
-            message = f"cards {cards_of} are quarantined: {survivors[0]} survives; expected nothing of the lease before"
-            raise LeaseError(message)
+            quarantined = [card.identity for card, record in stale if record.token == token]
+            left = survivors[0]
+            what = (
+                f"cards {quarantined} are quarantined: process {left.pid} of their last lease survives: {left.command}"
+            )
+            raise LeaseError(what, f"see /proc/{left.pid}; a process that is stuck in the kernel ends with the host")
     for card, record in stale:
         reason = idle(card)
         if reason is not None:
-            raise LeaseError(f"card {card} is quarantined: {reason}; expected it idle after: {record}")
+            raise LeaseError(f"card {card} is quarantined, last {record}: {reason}", "end what is left on it")
     return [record for _, record in stale]
 
 
 def _records(cards: Sequence[Card], attempt: Path) -> list[LeaseRecord]:
     own = descent.find(os.getpid())
     if own is None:
-        raise LeaseError(f"/proc/{os.getpid()}/stat: expected this process there, saw nothing: mount /proc")
+        raise LeaseError(f"/proc/{os.getpid()}/stat: expected this process, saw nothing", "mount /proc")
     token = secrets.token_hex(descent.TOKEN_DIGITS // 2)
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return [

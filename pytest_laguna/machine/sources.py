@@ -6,10 +6,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from pytest_laguna.machine.cards import CardError, CardSource
+from pytest_laguna.machine.cards import CardSource
 from pytest_laguna.machine.cards_cpu import CpuCards
 from pytest_laguna.machine.cards_cuda import CudaCards
 from pytest_laguna.machine.cards_xpu import XpuCards
+from pytest_laguna.machine.errors import CardError
 
 LANES = ("cpu", "cuda", "xpu")
 
@@ -31,4 +32,4 @@ def card_source(lane: str, requested: Sequence[str]) -> CardSource:
         return CudaCards()
     if lane == "xpu":
         return XpuCards()
-    raise CardError(f"lane {lane}: expected one of {', '.join(LANES)}")
+    raise CardError(f"lane {lane} is unknown", f"choose of {', '.join(LANES)}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.xpu_smi import PROGRAM
-from pytest_laguna.machine.cards import CardError
+from pytest_laguna.machine.errors import CardError
 
 PROGRAM_PATH = Path("/usr/bin") / PROGRAM
 DEADLINE_SECONDS = 20.0
@@ -62,17 +62,19 @@ def run(program: Path, words: Sequence[str]) -> Done:
             stderr=subprocess.PIPE,
         )
     except OSError as error:
-        message = f"{shown}: cannot be run ({error.strerror}); expected Intel's XPU manager: apt-get install xpu-smi"
-        raise CardError(message) from error
+        found = f"{shown}: cannot be run ({error.strerror}); expected Intel's XPU manager"
+        raise CardError(found, "apt-get install xpu-smi") from error
     with child:
         try:
             output, errors = child.communicate(timeout=DEADLINE_SECONDS)
         except subprocess.TimeoutExpired as error:
             child.kill()
-            raise CardError(f"{shown}: still running after {DEADLINE_SECONDS} s; expected an answer") from error
+            raise CardError(
+                f"{shown}: no answer in {DEADLINE_SECONDS} s", "run it by hand; see the kernel's log"
+            ) from error
     if child.returncode != 0 or errors:
         tail = errors.decode(errors="replace").strip().rpartition("\n")[2]
-        raise CardError(f"{shown}: exit status {child.returncode}, {tail!r}; expected 0 and no message")
+        raise CardError(f"{shown}: exit status {child.returncode}, {tail!r}; expected 0, no message", "run it by hand")
     if files.sha256_file(executable) != before:
-        raise CardError(f"{shown}: {executable} changed while it ran; expected one and the same program")
+        raise CardError(f"{shown}: {executable} changed while it ran", "wait until its package is installed")
     return Done(command, str(executable), before, child.pid, output.decode(errors="replace"))

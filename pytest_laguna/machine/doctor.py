@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``laguna doctor`` says: each lane's cards, whether its engine runs, leases, and how to mend what is missing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import pydantic
+
+from pytest_laguna.evidence.foreign_json import parse_foreign_json
+from pytest_laguna.evidence.idle import Lane
+from pytest_laguna.evidence.schemas import Schema
+from pytest_laguna.machine import leases
+from pytest_laguna.machine.cards import Card
+from pytest_laguna.machine.errors import CardError, LeaseError
+from pytest_laguna.machine.sources import card_source
+from pytest_laguna.verdict import UnusableEvidenceError
+
+DEADLINE_SECONDS = 180.0
+
+_QUESTION = """
+import json, platform, torch, vllm
+from vllm.platforms import current_platform
+found = {"python": platform.python_version(), "torch": torch.__version__, "vllm": vllm.__version__}
+print(json.dumps(found | {"device": current_platform.device_type}))
+"""
+"""Importing is what tells a working engine from an installed one; it may create a device context, so it runs alone."""
+
+
+class Problem(Schema):
+    """Something that is missing or wrong.
+
+    Attributes:
+        found: what was seen and expected, one line.
+        mend: the command, or what to do.
+    """
+
+    found: str
+    mend: str
+
+
+class Engine(Schema):
+    """What a lane's interpreter said after importing torch and vLLM.
+
+    Attributes:
+        python: its version.
+        torch: version.
+        vllm: version.
+        device: the kind of device that vLLM found.
+    """
+
+    python: str
+    torch: str
+    vllm: str
+    device: str
+
+
+class CardReport(Schema):
+    """A card as listed; see ``Card``."""
+
+    ordinal: int
+    identity: str
+    name: str
+    memory_bytes: int
+
+
+class LaneReport(Schema):
+    """A lane on this host.
+
+    Attributes:
+        lane: ``cpu``, ``cuda`` or ``xpu``.
+        interpreter: the engine's Python.
+        cards: what there is.
+        engine: None when it could not be asked.
+        problems: why the lane is not ready; empty when it is.
+    """
+
+    lane: Lane
+    interpreter: str
+    cards: list[CardReport]
+    engine: Engine | None
+    problems: list[Problem]
+
+
+class LeaseReport(Schema):
+    """A card that was leased on this machine.
+
+    Attributes:
+        identity: the card's.
+        state: ``held`` now, ``released``, or ``stale``: quarantined until a sweep and an idle proof.
+        record: the last that is known.
+    """
+
+    identity: str
+    state: Literal["held", "released", "stale"]
+    record: str
+
+
+class DoctorReport(Schema):
+    """Everything that the doctor saw.
+
+    Attributes:
+        lanes: in the order asked for.
+        leases: by card.
+        problems: with the leases.
+    """
+
+    file_schema: Literal["pytest-laguna-doctor-v1"] = pydantic.Field("pytest-laguna-doctor-v1", alias="schema")
+    lanes: list[LaneReport]
+    leases: list[LeaseReport]
+    problems: list[Problem]
+
+    def ready(self, lane: str) -> bool:
+        """Whether a gate can run on a lane."""
+        found = [report for report in self.lanes if report.lane == lane]
+        return bool(found) and not found[0].problems and not self.problems
+
+    def to_text(self) -> str:
+        """The report for people, with a line feed at its end."""
+        lines = []
+        for report in self.lanes:
+            lines.append(f"{report.lane}: {'not ready' if report.problems else 'ready'}")
+            lines += [f"  card {card.ordinal} = {card.identity} ({card.name})" for card in report.cards]
+            if report.engine is not None:
+                engine = report.engine
+                lines.append(f"  Python {engine.python}, torch {engine.torch}, vLLM {engine.vllm} on {engine.device}")
+            lines += _mending(report.problems)
+        lines.append("leases:" if self.leases else "leases: none")
+        lines += [f"  {lease.identity}: {lease.state}: {lease.record}" for lease in self.leases]
+        lines += _mending(self.problems)
+        return "".join(f"{line}\n" for line in lines)
+
+
+def _mending(problems: list[Problem]) -> list[str]:
+    return [line for problem in problems for line in (f"  - {problem.found}", f"    mend: {problem.mend}")]
+
+
+def diagnose(interpreters: Mapping[Lane, Path], *, directory: Path | None = None) -> DoctorReport:
+    """Look at lanes and leases; nothing is changed and no device context is created in this process.
+
+    Args:
+        interpreters: for each lane to look at, the Python that runs its engine.
+        directory: where leases live; the default is the user's place on this machine.
+    """
+    found, problems = _leases(directory)
+    lanes = [_lane(lane, interpreter) for lane, interpreter in interpreters.items()]
+    return DoctorReport(lanes=lanes, leases=found, problems=problems)
+
+
+def _lane(lane: Lane, interpreter: Path) -> LaneReport:
+    problems: list[Problem] = []
+    cards: list[CardReport] = []
+    try:
+        cards = [_reported(card) for card in card_source(lane, ()).discover()]
+        if not cards:
+            problems.append(Problem(found=f"{lane}: expected a card, saw none", mend=_SEE_CARDS[lane]))
+    except CardError as error:
+        problems.append(Problem(found=error.found, mend=error.mend))
+    engine = _ask(interpreter)
+    if isinstance(engine, Problem):
+        problems.append(Problem(found=f"{lane}: {engine.found}", mend=engine.mend.replace("LANE", lane)))
+    elif engine.device != lane:
+        found = f"{lane}: vLLM {engine.vllm} of {interpreter} runs on {engine.device!r}; expected {lane!r}"
+        problems.append(Problem(found=found, mend=f"{interpreter} -m pip install 'pytest-laguna[{lane}]'"))
+    return LaneReport(
+        lane=lane,
+        interpreter=str(interpreter),
+        cards=cards,
+        engine=None if isinstance(engine, Problem) else engine,
+        problems=problems,
+    )
+
+
+def _reported(card: Card) -> CardReport:
+    return CardReport(ordinal=card.ordinal, identity=card.identity, name=card.name, memory_bytes=card.memory_bytes)
+
+
+_SEE_CARDS: Mapping[Lane, str] = {"cpu": "nproc", "cuda": "nvidia-smi -L", "xpu": "xpu-smi discovery"}
+
+
+def _ask(interpreter: Path) -> Engine | Problem:
+    """Have an interpreter import its engine, in a child that is thrown away, with nothing of this environment."""
+    install = f"{interpreter} -m pip install 'pytest-laguna[LANE]'"
+    with tempfile.TemporaryDirectory(prefix="laguna-doctor-") as home:
+        environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": home, "VLLM_LOGGING_LEVEL": "ERROR"}
+        try:
+            done = subprocess.run(
+                [interpreter, "-I", "-c", _QUESTION],
+                cwd=home,
+                env=environment,
+                check=False,
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                timeout=DEADLINE_SECONDS,
+            )
+        except OSError as error:
+            return Problem(
+                found=f"{interpreter} cannot be run ({error.strerror})",
+                mend=f"python3 -m venv {interpreter.parent.parent}",
+            )
+        except subprocess.TimeoutExpired:
+            found = f"{interpreter} imported no engine in {DEADLINE_SECONDS} s"
+            return Problem(found=found, mend=f"{interpreter} -X importtime -c 'import vllm'")
+    if done.returncode != 0:
+        last = done.stderr.strip().rpartition("\n")[2]
+        return Problem(found=f"{interpreter} cannot import its engine: {last}", mend=install)
+    try:
+        answer = parse_foreign_json(done.stdout.strip().rpartition("\n")[2], str(interpreter))
+        return Engine.model_validate(answer, strict=True)
+    except (UnusableEvidenceError, pydantic.ValidationError):
+        return Problem(found=f"{interpreter} answered {done.stdout!r}; expected its versions", mend=install)
+
+
+def _leases(directory: Path | None) -> tuple[list[LeaseReport], list[Problem]]:
+    try:
+        states = leases.states(directory)
+    except LeaseError as error:
+        return [], [Problem(found=error.found, mend=error.mend)]
+    reports = []
+    problems = []
+    for state in states:
+        record = state.record
+        shown: Literal["held", "released", "stale"] = "held" if state.held else "stale" if state.stale else "released"
+        reports.append(LeaseReport(identity=record.identity, state=shown, record=str(record)))
+        if shown == "stale":
+            found = f"card {record.identity} is quarantined: its last owner did not release it"
+            mend = f"start a gate on it: it ends what bears token {record.token} and proves the card idle first"
+            problems.append(Problem(found=found, mend=mend))
+    return reports, problems
+
+
+def to_json(report: DoctorReport) -> str:
+    """The report as one JSON object, with a line feed at its end."""
+    return json.dumps(report.canonical(), indent=2) + "\n"

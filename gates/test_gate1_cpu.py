@@ -9,7 +9,6 @@ canonical as it is: with one local head, or with one block under HND, the canoni
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,8 +24,6 @@ from vllm.config import CompilationMode, CUDAGraphMode
 from vllm.utils.torch_utils import canonicalize_singleton_dim_strides
 from vllm.v1.attention.backend import AttentionType
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
-from vllm.v1.worker.gpu import cudagraph_utils as runner_v2
-from vllm.v1.worker.gpu_model_runner import GPUModelRunner as RunnerV1
 from vllm.v1.worker.utils import bind_kv_cache
 
 from laguna_kv.backend import LagunaFlashAttentionBackend
@@ -415,35 +412,6 @@ def test_source_drift_cannot_trigger_an_implicit_reset(prove: Prove, monkeypatch
     prove("a rebind without vLLM's clear raises every time and leaves the state as it was", rebinds=4)
 
 
-def clear_with_v1(config: Any, layers: dict[str, Any]) -> None:
-    """Run the V1 runner's own cleanup of its profiling cache."""
-    runner: Any = object.__new__(RunnerV1)
-    runner.kv_caches = [layer.kv_cache for layer in layers.values()]
-    runner.attn_groups, runner.kv_cache_config = [], object()
-    runner.cache_config, runner.compilation_config = config.cache_config, config.compilation_config
-    runner._cleanup_profiling_kv_cache()  # noqa: SLF001 - the lifecycle is vLLM's own
-
-
-def clear_with_v2(config: Any, layers: dict[str, Any]) -> None:
-    """Run the V2 runner's own teardown of its profiling state, which reaches each layer twice."""
-    runner: Any = SimpleNamespace(
-        model_state=SimpleNamespace(supports_mm_inputs=False),
-        kv_caches=[],
-        attn_groups=[],
-        kv_cache_config=object(),
-        cudagraph_manager=object(),
-        compilation_config=config.compilation_config,
-        model=torch.nn.ModuleList(layers.values()),
-        cache_config=config.cache_config,
-        lora_config=None,
-        maybe_remove_all_loras=lambda _lora: None,
-    )
-    runner_v2._teardown_profiling_state(runner)  # noqa: SLF001 - the lifecycle is vLLM's own
-
-
-LIFECYCLES = {"V1": clear_with_v1, "V2": clear_with_v2}
-
-
 def bind(config: Any, layers: dict[str, Any], blocks: int) -> None:
     """Bind new caches with vLLM's own function."""
     caches = {name: support.make_cache(blocks=blocks) for name in layers}
@@ -453,9 +421,7 @@ def bind(config: Any, layers: dict[str, Any], blocks: int) -> None:
 
 def engine_of_two(validator: Validator, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, Any]]:
     """Two target layers whose views stand on a bound profiling cache."""
-    # Only the device is not there; what runs around these two calls is vLLM's.
-    monkeypatch.setattr(torch.accelerator, "synchronize", lambda *_: None)
-    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: None)
+    support.do_without_a_device(monkeypatch)
     monkeypatch.setenv(VALIDATOR, validator)
     config = support.registered_engine()
     layers = {layer.layer_name: layer for layer in (candidate_layer(config, 0), candidate_layer(config, 1))}
@@ -472,7 +438,7 @@ def test_explicit_lifecycle_invalidation_clears_the_complete_state(
 ) -> None:
     """Lifecycle addendum: explicit lifecycle invalidation clears the complete state."""
     for validator in Validator:
-        for clear in LIFECYCLES.values():
+        for clear in support.CLEARINGS.values():
             config, layers = engine_of_two(validator, monkeypatch)
             states = {name: layer.impl.views for name, layer in layers.items()}
             assert all(state.contract is not None for state in states.values())
@@ -482,7 +448,7 @@ def test_explicit_lifecycle_invalidation_clears_the_complete_state(
                 assert layers[name].kv_cache.numel() == 0
                 refused(EligibilityError, support.run_step, config, layers[name])
                 assert (state.contract, state.builds) == (None, 1)
-    prove("vLLM's own cleanup leaves no state and no alias behind", runners=[*LIFECYCLES], layers=2)
+    prove("vLLM's own cleanup leaves no state and no alias behind", runners=[*support.CLEARINGS], layers=2)
 
 
 @pytest.mark.gate(1)
@@ -492,7 +458,7 @@ def test_exactly_one_initialisation_follows_and_validation_resumes(
 ) -> None:
     """Lifecycle addendum: exactly one subsequent initialization, then strict validation resumes."""
     for validator in Validator:
-        for clear in LIFECYCLES.values():
+        for clear in support.CLEARINGS.values():
             config, layers = engine_of_two(validator, monkeypatch)
             clear(config, layers)
             bind(config, layers, blocks=4)
@@ -510,7 +476,7 @@ def test_exactly_one_initialisation_follows_and_validation_resumes(
             for layer in layers.values():
                 refused(LifecycleError, support.run_step, config, layer)
                 assert layer.impl.views.contract is None
-    prove("one state follows the clear, and the next drift raises again", runners=[*LIFECYCLES], builds=2)
+    prove("one state follows the clear, and the next drift raises again", runners=[*support.CLEARINGS], builds=2)
 
 
 @pytest.mark.gate(1)
@@ -525,7 +491,7 @@ def test_a_cache_cleared_under_captured_graphs_gets_no_new_state(prove: Prove, m
         capture = breakable_cudagraph.BreakableCUDAGraphCapture()
         wrapper.entries = {8: breakable_cudagraph._BreakableEntry(batch_descriptor=None, capture=capture)}  # type: ignore[arg-type]  # noqa: SLF001
         breakable_cudagraph.BreakableCUDAGraphWrapper._all_instances.add(wrapper)  # noqa: SLF001
-        clear_with_v1(config, layers)  # itself silent: vLLM's shutdown comes this way
+        support.clear_with_v1(config, layers)  # itself silent: vLLM's shutdown comes this way
         bind(config, layers, blocks=4)
         for layer in layers.values():
             message = refused(LifecycleError, support.run_step, config, layer)

@@ -22,10 +22,12 @@ import torch
 # Importing vLLM warns of what torch will drop; with every warning an error, no test of ours could be collected.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    import vllm
     import vllm.v1.attention.backends.flash_attn as upstream
     from vllm.config import CompilationMode, CUDAGraphMode, VllmConfig, set_current_vllm_config
     from vllm.forward_context import set_forward_context
     from vllm.model_executor.layers.attention import Attention
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 HEAD_SIZE = 128
 TARGET_LAYERS = 48
@@ -210,6 +212,45 @@ def set_engine_environment(monkeypatch: Any, **changes: str) -> None:
         monkeypatch.delenv(name)
     for name, value in {**ENGINE_ENVIRONMENT, **changes}.items():
         monkeypatch.setenv(name, value)
+
+
+def do_without_a_device(monkeypatch: Any) -> None:
+    """Let vLLM's cleanup run where there is no accelerator to wait for; all around these two calls is vLLM's."""
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda *_: None)
+    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: None)
+
+
+def clear_with_v1(config: Any, layers: dict[str, Any]) -> None:
+    """Run the V1 runner's own cleanup of its profiling cache."""
+    runner: Any = object.__new__(GPUModelRunner)
+    runner.kv_caches = [layer.kv_cache for layer in layers.values()]
+    runner.attn_groups, runner.kv_cache_config = [], object()
+    runner.cache_config, runner.compilation_config = config.cache_config, config.compilation_config
+    runner._cleanup_profiling_kv_cache()
+
+
+def clear_with_v2(config: Any, layers: dict[str, Any]) -> None:
+    """Run the V2 runner's own teardown of its profiling state, which reaches each layer twice."""
+    from vllm.v1.worker.gpu import cudagraph_utils
+
+    runner: Any = SimpleNamespace(
+        model_state=SimpleNamespace(supports_mm_inputs=False),
+        kv_caches=[],
+        attn_groups=[],
+        kv_cache_config=object(),
+        cudagraph_manager=object(),
+        compilation_config=config.compilation_config,
+        model=torch.nn.ModuleList(layers.values()),
+        cache_config=config.cache_config,
+        lora_config=None,
+        maybe_remove_all_loras=lambda _lora: None,
+    )
+    cudagraph_utils._teardown_profiling_state(runner)
+
+
+CLEARINGS = {"V1": clear_with_v1, "V2": clear_with_v2}
+if vllm.__version__.startswith("0.26."):
+    del CLEARINGS["V2"]  # that V2 runner makes no profiling cache, and so clears none
 
 
 def uses_of_the_cache_argument(method: Any) -> list[str]:

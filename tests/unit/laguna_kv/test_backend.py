@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+import vllm.envs
 import vllm.v1.attention.backends.flash_attn as upstream
-from vllm.v1.worker.utils import clear_layer_kv_caches
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 from laguna_kv.backend import LagunaFlashAttentionBackend, LagunaFlashAttentionImpl
 from laguna_kv.errors import ContractError
-from laguna_kv.settings import VALIDATOR, Validator
+from laguna_kv.plugin import register
+from laguna_kv.settings import FLAG, VALIDATOR, Validator
 from tests.unit.laguna_kv import support
 
 
@@ -123,22 +125,39 @@ def test_a_head_size_that_drifts_is_refused(config: Any, layer: Any) -> None:
         layer.impl.do_kv_cache_update(layer, None, None, layer.kv_cache, None)
 
 
-def test_vllms_clear_discards_the_state_and_the_next_cache_gets_one(config: Any, layer: Any) -> None:
+@pytest.mark.parametrize("clear", support.CLEARINGS.values(), ids=support.CLEARINGS)
+def test_vllms_clear_discards_the_state_and_the_next_cache_gets_one(
+    config: Any, layer: Any, clear: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    support.do_without_a_device(monkeypatch)
     support.run_step(config, layer)
-    clear_layer_kv_caches([layer, layer])
+    clear(config, {layer.layer_name: layer})
     assert (layer.impl.views.contract, layer.impl.views.invalidations) == (None, 1)
     assert layer.impl._k_scale_cache is None
-    layer.bind_kv_cache(support.make_cache())
+    layer.kv_cache = support.make_cache()
     support.run_step(config, layer)
     assert (layer.impl.views.builds, layer.impl.views.forward_hits) == (2, 2)
 
 
-def test_a_use_between_clear_and_bind_is_refused(config: Any, layer: Any) -> None:
+def test_a_use_between_clear_and_bind_is_refused(config: Any, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    support.do_without_a_device(monkeypatch)
     support.run_step(config, layer)
-    clear_layer_kv_caches([layer])
+    support.clear_with_v1(config, {layer.layer_name: layer})
     with pytest.raises(Exception, match=r"cache shape \(expected \[num_blocks, 2, block_size, 256\], seen \[0\]\)"):
         support.run_step(config, layer)
     assert layer.impl.views.builds == 1
+
+
+def test_the_registration_is_vllms_own_and_replaces_flash_attn(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    del engine
+    monkeypatch.setenv(FLAG, "1")
+    register()
+    try:
+        assert AttentionBackendEnum.FLASH_ATTN.get_path() == "laguna_kv.backend.LagunaFlashAttentionBackend"
+        assert AttentionBackendEnum.FLASH_ATTN.get_class() is LagunaFlashAttentionBackend
+        assert vllm.envs.environment_variables.pop(FLAG)() == "1"
+    finally:
+        AttentionBackendEnum.FLASH_ATTN.clear_override()
 
 
 def test_the_backend_is_vllms_with_another_implementation() -> None:

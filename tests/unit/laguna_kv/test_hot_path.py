@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark really measures, and its ratios are those that its description promises."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from benchmarks import hot_path
+
+METHODS = ("forward", "forward+update")
+
+
+def test_ratios_follow_from_the_medians() -> None:
+    medians = dict.fromkeys((f"{name} {method}" for name in ("incumbent", "floor") for method in METHODS), 10.0)
+    for method in METHODS:
+        medians |= {f"native {method}": 0.5, f"python {method}": 8.0, f"stock path {method}": 40.0}
+        medians |= {f"native path {method}": 31.5, f"python path {method}": 39.0}
+    assert hot_path.ratios(medians) == {
+        "ratio_forward": 0.05,
+        "ratio_forward_python": 0.8,
+        "ratio_path": pytest.approx(0.15),
+        "ratio_path_python": pytest.approx(0.9),
+        "ratio_forward_update": 0.05,
+        "ratio_forward_update_python": 0.8,
+        "ratio_path_forward_update": pytest.approx(0.15),
+        "ratio_path_forward_update_python": pytest.approx(0.9),
+    }
+
+
+def test_a_short_run_prints_every_figure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(hot_path, "REPEATS", 5)
+    monkeypatch.setattr(sys, "argv", ["hot_path", "--json"])
+    assert hot_path.main() == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["shape"] == [256, 2, 16, 256]
+    assert {len(values) for values in result["raw_ms"].values()} == {5}
+    assert all(value > 0 for values in result["raw_ms"].values() for value in values)
+    # Wide bounds: a machine that other work shares. The floor checks nothing, the incumbent makes views.
+    assert result["median_ms"]["floor forward"] < result["median_ms"]["native forward"]
+    assert result["ratio_forward"] < 0.5
+    assert "ratio_path " in hot_path.table(result)

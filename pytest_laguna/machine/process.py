@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import marshal
 import os
 import secrets
@@ -132,6 +133,7 @@ class SupervisedProcess:
         self._running = threading.Event()
         self._ended = threading.Event()
         self._failure = ""
+        self._thread: threading.Thread | None = None
         self._record: ProcessRecord | None = None
 
     def __enter__(self) -> Self:
@@ -145,14 +147,17 @@ class SupervisedProcess:
         try:
             with theirs:
                 self._launch(theirs.fileno())
-            self._running.wait(START_SECONDS)
+            heard = self._running.wait(START_SECONDS)
         except BaseException:
             self._abandon()
             raise
-        if self._failure or not self._running.is_set():
-            self._abandon()
+        if not heard:
+            self._abandon(patience_seconds=0)
+        failure = self._failure if heard else f"its supervisor said nothing for {START_SECONDS:g} s"
+        if failure:
+            self._wait_for_end(MARGIN_SECONDS)
             where = f"{self._command.argv[0]} in {self._command.directory}"
-            message = f"{where}: could not be run: {self._failure or f'nothing heard for {START_SECONDS:g} s'}"
+            message = f"{where}: could not be run: {failure}"
             raise ProcessError(message)
         return self
 
@@ -268,29 +273,31 @@ class SupervisedProcess:
         return command.deadline_seconds + command.settle_seconds + command.ladder.seconds + MARGIN_SECONDS
 
     def _wait(self, seconds: float) -> ProcessRecord:
-        """Wait for the result; a supervisor that keeps us waiting longer is stuck, and is killed and swept after."""
-        if not self._ended.wait(seconds):
-            self._process.kill()
-            self._ended.wait(SWEEP_SECONDS + MARGIN_SECONDS)
+        """The result, once it is there."""
+        self._wait_for_end(seconds)
         if self._record is None:
             message = f"supervisor {self.supervisor_pid}: gave no usable result: see {self._command.directory}"
             raise ProcessError(message)
         return self._record
 
-    def _tell_to_stop(self) -> None:
-        try:
-            self._connection.send(b"stop")
-        except OSError:
-            return  # it has ended in this moment, and the thread knows
+    def _wait_for_end(self, seconds: float) -> None:
+        """Wait; a supervisor that keeps us waiting longer is stuck: it is killed, and the thread sweeps."""
+        if not self._ended.wait(seconds):
+            self._process.kill()
+            self._ended.wait(SWEEP_SECONDS + MARGIN_SECONDS)
 
-    def _abandon(self) -> None:
+    def _tell_to_stop(self) -> None:
+        with contextlib.suppress(OSError):  # it has ended in this moment
+            self._connection.send(b"stop")
+
+    def _abandon(self, patience_seconds: float | None = None) -> None:
         """Hang up, which has the supervisor kill everything at once, and wait for that."""
-        try:
-            self._connection.shutdown(socket.SHUT_WR)
-        except OSError:
+        if self._thread is None:
+            self._connection.close()
             return
-        if hasattr(self, "_thread"):
-            self._ended.wait(self._command.ladder.kill_seconds + SWEEP_SECONDS)
+        with contextlib.suppress(OSError):  # it has ended in this moment
+            self._connection.shutdown(socket.SHUT_WR)
+        self._wait_for_end(self._command.ladder.kill_seconds if patience_seconds is None else patience_seconds)
 
 
 def _supervisor_environment(token: str) -> dict[str, str]:

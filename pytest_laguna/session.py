@@ -8,40 +8,24 @@ import shutil
 import signal
 from collections.abc import Generator
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
-from pytest_laguna import options, verification, watch
+from pytest_laguna import fixtures, options, verification, watch
 from pytest_laguna.attempt import Attempt, Precondition
-from pytest_laguna.campaign import Campaign, CampaignError, read_campaign
-from pytest_laguna.evidence import files, root
+from pytest_laguna.campaign import CampaignError, read_campaign
+from pytest_laguna.evidence import root
 from pytest_laguna.identity.record import take_identity
 from pytest_laguna.identity.source import IdentityError, unfrozen_module
 from pytest_laguna.precondition import Gate, find_earlier, find_previous, loaded_runtime, settle
 from pytest_laguna.verdict import (
-    JSON,
     MeasuredNegativeError,
     NotProvenError,
     UnusableEvidenceError,
     Verdict,
 )
 
-
-class Prove(Protocol):
-    """What the ``prove`` fixture gives to a gate's test."""
-
-    @property
-    def directory(self) -> Path:
-        """The clause's own directory for evidence files, mode 0700."""
-
-    def __call__(self, statement: str, **observed: JSON) -> None:
-        """Record a proof: one line that says what has been shown, and the observations behind it."""
-
-
-_GATE = pytest.StashKey[Gate]()
 _LINE = pytest.StashKey[watch.Line]()
-_CLAUSE = pytest.StashKey[str]()
 _SESSION_PLUGIN = "laguna-session"
 
 
@@ -70,7 +54,7 @@ def run(config: pytest.Config) -> int | None:
     Raises:
         pytest.UsageError: the call is wrong.
     """
-    config.stash[_GATE] = settle(config)
+    config.stash[fixtures.GATE] = settle(config)
 
     def begin(line: watch.Line) -> None:
         config.stash[_LINE] = line
@@ -85,7 +69,7 @@ def open_gate(config: pytest.Config) -> None:
         pytest.UsageError: the gate stays shut; one line with the reason. Nothing has been created then, unless this is
             the lane's first gate 1.
     """
-    gate = config.stash.get(_GATE, None)
+    gate = config.stash.get(fixtures.GATE, None)
     if gate is None:  # --help or --version
         return
     try:
@@ -97,6 +81,7 @@ def open_gate(config: pytest.Config) -> None:
         raise pytest.UsageError(message) from error
     config.option.xmlpath = None  # the attempt's report is written by the session, and copied to --junitxml
     config.pluginmanager.register(GateSession(config, gate, precondition), _SESSION_PLUGIN)
+    config.pluginmanager.register(fixtures, f"{_SESSION_PLUGIN}-fixtures")
 
 
 def _check_chain(gate: Gate, project: Path) -> Precondition:
@@ -169,6 +154,7 @@ class GateSession:
         except (root.RootError, OSError) as error:
             message = f"the attempt cannot be opened under {self._gate.lane_directory}: {error}"
             raise pytest.UsageError(message) from error
+        self._config.stash[fixtures.ATTEMPT] = self._attempt
         self._config.stash[_LINE].attempt(self._attempt.directory)
 
     def _unfrozen_module(self) -> str | None:
@@ -195,7 +181,7 @@ class GateSession:
         if clauses[0].kwargs or len(clauses[0].args) != 1 or not isinstance(clauses[0].args[0], str):
             message = f"{item.nodeid}: mark clause takes one id and nothing else"
             raise pytest.UsageError(message)
-        item.stash[_CLAUSE] = clauses[0].args[0]
+        item.stash[fixtures.CLAUSE] = clauses[0].args[0]
         return clauses[0].args[0]
 
     @pytest.hookimpl(tryfirst=True)
@@ -225,19 +211,6 @@ class GateSession:
                 seconds=round(report.duration, 6),
             )
         return report
-
-    @pytest.fixture
-    def prove(self, request: pytest.FixtureRequest) -> Prove:
-        """Record the proof of the test's clause; a gate's test that passes without one is NOT_PROVEN."""
-        if self._attempt is None:
-            raise NotProvenError("no attempt is open")
-        item: pytest.Item = request.node
-        return _Prove(self._attempt, item.nodeid, item.stash[_CLAUSE])
-
-    @pytest.fixture
-    def campaign(self) -> Campaign:
-        """The campaign that runs."""
-        return self._gate.campaign
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
@@ -275,19 +248,6 @@ class GateSession:
         terminal.write_line(f"evidence: {self._attempt.directory}")
         if verdict is Verdict.PASS and number + 1 in self._gate.campaign.gates:
             terminal.write_line(f"next: pytest --gate={number + 1}")
-
-
-class _Prove:
-    """The ``prove`` fixture's value."""
-
-    def __init__(self, attempt: Attempt, nodeid: str, clause: str) -> None:
-        self._attempt = attempt
-        self._nodeid = nodeid
-        self.directory = attempt.clause_directory(clause)
-
-    def __call__(self, statement: str, **observed: JSON) -> None:
-        files.canonical_json(dict(observed))  # what cannot be written must fail in the test that said it
-        self._attempt.append("proof", nodeid=self._nodeid, statement=statement, observed=dict(observed))
 
 
 def _cause(report: pytest.TestReport, error: BaseException | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.unit.laguna_kv import support
+from gates import vllm_classes as support
 
 # isort: split
 # After the support module, which imports vLLM with its warnings off.

@@ -12,11 +12,11 @@ import vllm.envs
 import vllm.v1.attention.backends.flash_attn as upstream
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
+from gates import vllm_classes as support
 from laguna_kv.backend import LagunaFlashAttentionBackend, LagunaFlashAttentionImpl
 from laguna_kv.errors import ContractError
 from laguna_kv.plugin import register
 from laguna_kv.settings import FLAG, VALIDATOR, Validator
-from tests.unit.laguna_kv import support
 
 
 @pytest.fixture

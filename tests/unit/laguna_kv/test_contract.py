@@ -15,13 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gates.vllm_classes import HEAD_SIZE, make_cache
 from laguna_kv import contract as contract_module
 from laguna_kv.contract import Contract, PythonContract, load_validator
 from laguna_kv.errors import ContractError, SettingError
 from laguna_kv.seam import Seam
 from laguna_kv.settings import Validator
 from laguna_kv.views import build_views, verify_views
-from tests.unit.laguna_kv.support import HEAD_SIZE, make_cache
 
 Build = Callable[[torch.Tensor], Contract]
 Change = Callable[[torch.Tensor], object]

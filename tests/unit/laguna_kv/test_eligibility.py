@@ -11,12 +11,12 @@ import torch
 from vllm.config import CompilationMode, CUDAGraphMode
 from vllm.v1.attention.backend import AttentionType
 
+from gates import vllm_classes as support
 from laguna_kv import compat
 from laguna_kv.backend import LagunaFlashAttentionBackend
 from laguna_kv.eligibility import ENGINE, LAYER, require_cache, require_engine, require_layer
 from laguna_kv.errors import EligibilityError
 from laguna_kv.settings import FLAG, LANE, Lane
-from tests.unit.laguna_kv import support
 
 NO_DRAFT = SimpleNamespace(
     method="ngram", num_speculative_tokens=7, draft_sample_method="greedy", rejection_sample_method="standard"

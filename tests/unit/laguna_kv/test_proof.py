@@ -10,10 +10,10 @@ import vllm.v1.attention.backends.flash_attn as upstream
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner as RunnerV2
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner as RunnerV1
 
+from gates import vllm_classes as support
 from laguna_kv.backend import LagunaFlashAttentionBackend
 from laguna_kv.proof import describe_worker
 from laguna_kv.settings import FLAG, VALIDATOR, Validator
-from tests.unit.laguna_kv import support
 
 
 def worker(config: Any, runner: type = RunnerV1) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from gates.vllm_classes import HEAD_SIZE, make_cache
 from laguna_kv.contract import Contract
 from laguna_kv.errors import ContractError
-from tests.unit.laguna_kv.support import HEAD_SIZE, make_cache
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import torch
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from gates.vllm_classes import HEAD_SIZE, make_cache
 from laguna_kv import compat, views
 from laguna_kv.contract import load_validator
 from laguna_kv.errors import ContractError, LifecycleError
 from laguna_kv.settings import Validator
 from laguna_kv.state import MOST_BUILDS, ViewState
-from tests.unit.laguna_kv.support import HEAD_SIZE, make_cache
 
 
 @pytest.fixture

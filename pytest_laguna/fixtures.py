@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fixtures of gates' tests; registered only in a gate session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from pytest_laguna.attempt import Attempt
+from pytest_laguna.campaign import Campaign, Lane
+from pytest_laguna.evidence import files
+from pytest_laguna.precondition import Gate
+from pytest_laguna.verdict import JSON
+
+GATE = pytest.StashKey[Gate]()
+"""What the session has settled; in the configuration's stash."""
+
+ATTEMPT = pytest.StashKey[Attempt]()
+"""The open attempt; in the configuration's stash, from the end of collection on."""
+
+CLAUSE = pytest.StashKey[str]()
+"""The clause that a test proves; in the item's stash."""
+
+
+class Prove(Protocol):
+    """What the ``prove`` fixture gives to a gate's test."""
+
+    @property
+    def directory(self) -> Path:
+        """The clause's own directory for evidence files, mode 0700."""
+
+    def __call__(self, statement: str, **observed: JSON) -> None:
+        """Record a proof: one line that says what has been shown, and the observations behind it."""
+
+
+class _Prove:
+    def __init__(self, attempt: Attempt, nodeid: str, clause: str) -> None:
+        self._attempt = attempt
+        self._nodeid = nodeid
+        self.directory = attempt.clause_directory(clause)
+
+    def __call__(self, statement: str, **observed: JSON) -> None:
+        files.canonical_json(dict(observed))  # what cannot be written must fail in the test that said it
+        self._attempt.append("proof", nodeid=self._nodeid, statement=statement, observed=dict(observed))
+
+
+@pytest.fixture
+def prove(request: pytest.FixtureRequest) -> Prove:
+    """Record the proof of the test's clause; a gate's test that passes without one is NOT_PROVEN."""
+    item: pytest.Item = request.node
+    return _Prove(request.config.stash[ATTEMPT], item.nodeid, item.stash[CLAUSE])
+
+
+@pytest.fixture(scope="session")
+def campaign(request: pytest.FixtureRequest) -> Campaign:
+    """The campaign that runs."""
+    return request.config.stash[GATE].campaign
+
+
+@pytest.fixture(scope="session")
+def lane(request: pytest.FixtureRequest) -> Lane:
+    """The lane whose evidence this is."""
+    return request.config.stash[GATE].lane

@@ -142,10 +142,13 @@ def check_arguments(config: pytest.Config) -> None:
     Raises:
         pytest.UsageError: an argument that is not on the list of those that leave a gate alone; it is named.
     """
-    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_TIMEOUT"):
         if os.environ.get(name):
             message = f"{name} is set; a gate takes its arguments from the command line alone: env -u {name} pytest ..."
             raise pytest.UsageError(message)
+    if config.pluginmanager.has_plugin("timeout") and config.getini("timeout"):
+        message = f"{config.inipath}: timeout is set; inside a gate the gate owns deadlines: run with -p no:timeout"
+        raise pytest.UsageError(message)
     sources = (("the command line", config.invocation_params.args), ("addopts", config.getini("addopts")))
     for place, arguments in sources:
         refused = refused_argument([str(argument) for argument in arguments])

@@ -213,6 +213,13 @@ def test_addopts_are_held_to_the_same_list(project: Project) -> None:
     assert (result.returncode, "--maxfail=1 (from addopts) is refused" in last_line(result)) == (4, True)
 
 
+def test_pytest_timeout_does_not_decide_in_a_gate(project: Project) -> None:
+    (project.directory / "pyproject.toml").write_text('[tool.pytest.ini_options]\ntimeout = "60"\n')
+    result = project.gate(1)
+    assert (result.returncode, "the gate owns deadlines: run with -p no:timeout" in last_line(result)) == (4, True)
+    assert project.gate(1, "-p", "no:timeout").returncode == 0
+
+
 def test_help_works_with_a_broken_campaign(project: Project) -> None:
     project.campaign("not toml [")
     result = project.pytest("--gate=1", "--help")

@@ -67,6 +67,10 @@ def test_the_real_library_has_what_the_fake_has() -> None:
         pynvml.nvmlDeviceGetCount()  # outside init and shutdown
 
 
-def test_looking_creates_no_context() -> None:
-    CudaCards().observe(CudaCards().discover(), None)
-    assert "libcuda.so" not in Path("/proc/self/maps").read_text(encoding="utf-8")
+def test_looking_makes_this_process_no_holder() -> None:
+    (before,) = CudaCards().observe(CudaCards().discover()[:1], None).states
+    pynvml.nvmlInit()  # and stays open
+    (during,) = CudaCards().observe(CudaCards().discover()[:1], None).states
+    pynvml.nvmlShutdown()
+    assert during.holders == before.holders
+    assert os.getpid() not in {holder.pid for holder in during.holders}

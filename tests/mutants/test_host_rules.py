@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rule about the host around an arm has a mutant: a good audit with one fact changed, refused by that rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_laguna.analysis.host import HOST_RULES, judge_host
+from pytest_laguna.evidence.host import HostAudit, HostLimits, HostState, difference
+from pytest_laguna.evidence.schemas import parse_model
+from pytest_laguna.verdict import UnusableEvidenceError, Verdict
+
+LIMITS = HostLimits(
+    temperature_celsius=90,
+    throttle_events=2,
+    kernel_patterns=["GPU HANG", r"\breset"],
+    memory_available_bytes=8 << 30,
+    load=1.5,
+    foreign_holders=False,
+)
+NOTHING_JUDGED = HostLimits(
+    temperature_celsius=None,
+    throttle_events=None,
+    kernel_patterns=None,
+    memory_available_bytes=None,
+    load=None,
+    foreign_holders=True,
+)
+
+Facts = dict[str, Any]
+
+
+def process(*, ours: bool | None) -> Facts:
+    return {"pid": 77, "start_ticks": 5, "command": "python y.py", "carries_token": ours, "seen_by": "nvml"}
+
+
+def state(second: int, **changed: Any) -> Facts:
+    card = {
+        "identity": "GPU-1",
+        "ordinal": 0,
+        "memory_used_bytes": 1,
+        "utilisation_percent": None,
+        "holders": [process(ours=True)],
+    }
+    facts = {
+        "utc": f"2026-07-26T21:43:{second:02d}.000000+00:00",
+        "boot_id": "b0",
+        "temperatures_celsius": {"thermal_zone0 x86_pkg_temp": 60.0, "hwmon1 xe pkg": 71.25},
+        "throttle_counts": {"cpu0 core_throttle_count": 4, "cpu1 core_throttle_count": 0},
+        "kernel_log": {"state": "read", "reason": "", "last": 100, "complete": True, "lines": []},
+        "memory_available_bytes": 64 << 30,
+        "load": [0.5, 0.4, 0.3],
+        "cards": [card],
+    }
+    return facts | changed
+
+
+def judged(before: Facts, after: Facts, limits: HostLimits = LIMITS) -> tuple[Verdict, str]:
+    first, last = (parse_model(facts, HostState, "host.json") for facts in (before, after))
+    return judge_host(HostAudit(before=first, after=last, difference=difference(first, last)), limits)
+
+
+def log(**changed: Any) -> Facts:
+    return {"kernel_log": {"state": "read", "reason": "", "last": 101, "complete": True, "lines": ["quiet"]} | changed}
+
+
+ABSENT = log(state="absent", reason="/dev/kmsg: Permission denied", last=None, complete=False, lines=[])
+FOREIGN = {
+    "cards": [
+        {
+            "identity": "GPU-2",
+            "ordinal": 1,
+            "memory_used_bytes": 1,
+            "utilisation_percent": None,
+            "holders": [process(ours=False)],
+        }
+    ]
+}
+SAME = {"cpu0 core_throttle_count": 4, "cpu1 core_throttle_count": 0}
+
+MUTANTS: list[tuple[str, Facts, Facts, str, str]] = [
+    ("same-start", {}, {"boot_id": "b1"}, "VOID", "b0 became b1"),
+    ("same-start", {}, {"utc": "2026-07-26T21:43:00.000000+00:00"}, "VOID", "0.0 s passed"),
+    ("temperature-within", {"temperatures_celsius": {}}, {}, "NOT_PROVEN", "shows no temperature"),
+    ("temperature-within", {"temperatures_celsius": {"a": 90.1}}, {}, "VOID", "a at 90.1 C; expected at most 90.0"),
+    ("temperature-within", {}, {"temperatures_celsius": {"a": 1.0, "b": 91.0}}, "VOID", "b at 91.0 C"),
+    ("not-throttled", {"throttle_counts": {}}, {}, "NOT_PROVEN", "shows no throttle counter"),
+    ("not-throttled", {}, {"throttle_counts": SAME | {"cpu0 core_throttle_count": 7}}, "VOID", "3 throttle events"),
+    ("not-throttled", {}, {"throttle_counts": {"cpu0 core_throttle_count": 4}}, "VOID", "was lost or fell"),
+    ("not-throttled", {}, {"throttle_counts": SAME | {"cpu0 core_throttle_count": 3}}, "VOID", "was lost or fell"),
+    ("kernel-log-quiet", {}, ABSENT, "NOT_PROVEN", "is absent (/dev/kmsg: Permission denied)"),
+    ("kernel-log-quiet", ABSENT, log(), "NOT_PROVEN", "is absent"),
+    ("kernel-log-quiet", {}, log(complete=False), "NOT_PROVEN", "were overwritten"),
+    ("kernel-log-quiet", {}, log(lines=["xe 0000:03:00.0: GT reset done"]), "VOID", "GT reset done"),
+    ("kernel-log-quiet", {}, log(lines=["a", "i915: GPU HANG: ecode 12"]), "VOID", "matches 'GPU HANG'"),
+    ("memory-free", {"memory_available_bytes": 1}, {}, "VOID", "1 bytes of memory free"),
+    ("memory-free", {}, {"memory_available_bytes": 2}, "VOID", "2 bytes of memory free"),
+    ("load-low", {"load": [1.6, 0.0, 0.0]}, {}, "VOID", "load 1.6 before the arm; expected at most 1.5"),
+    ("no-foreign-holder", FOREIGN, {}, "VOID", "process 77 holds card GPU-2: python y.py"),
+    ("no-foreign-holder", {}, FOREIGN, "VOID", "process 77 holds card GPU-2"),
+]
+
+
+def test_the_good_audit_passes() -> None:
+    busy = state(30, load=[9.0, 1.0, 0.5], **log())  # what the arm itself did
+    assert judged(state(0), busy) == (Verdict.PASS, "the host stayed within its limits for 30.0 s")
+
+
+def test_every_rule_has_a_mutant() -> None:
+    assert {rule for rule, *_ in MUTANTS} == HOST_RULES.keys()
+
+
+@pytest.mark.parametrize(
+    ("rule", "before", "after", "verdict", "reason"),
+    MUTANTS,
+    ids=[f"{index}-{mutant[0]}" for index, mutant in enumerate(MUTANTS)],
+)
+def test_the_mutant_is_caught_for_its_reason(rule: str, before: Facts, after: Facts, verdict: str, reason: str) -> None:
+    found, text = judged(state(0, **before), state(30, **after))
+    assert found == verdict
+    assert text.startswith(f"{rule}: ")
+    assert reason in text
+
+
+def test_what_a_campaign_does_not_limit_is_recorded_and_not_judged() -> None:
+    for rule, before, after, _, _ in MUTANTS:
+        if rule != "same-start":
+            assert judged(state(0, **before), state(30, **after), NOTHING_JUDGED)[0] is Verdict.PASS
+
+
+def test_a_process_that_may_be_anybodys_is_foreign() -> None:
+    facts = state(0)
+    facts["cards"][0]["holders"] = [process(ours=None)]
+    assert judged(facts, state(30))[1].startswith("no-foreign-holder: ")
+
+
+def _falsify(audit: Facts) -> None:
+    audit["difference"]["memory_available_bytes"] = 1
+
+
+def _replace_state(audit: Facts) -> None:
+    audit["after"]["memory_available_bytes"] += 1
+
+
+@pytest.mark.parametrize("change", [_falsify, _replace_state])
+def test_a_difference_that_is_not_that_of_the_states_is_unusable(change: Callable[[Facts], None]) -> None:
+    first, last = (parse_model(state(second), HostState, "host.json") for second in (0, 30))
+    audit = HostAudit(before=first, after=last, difference=difference(first, last)).model_dump(
+        by_alias=True, mode="json"
+    )
+    assert parse_model(audit, HostAudit, "host.json").difference.seconds == 30
+    change(audit)
+    with pytest.raises(UnusableEvidenceError, match="difference is not after minus before"):
+        parse_model(audit, HostAudit, "host.json")
+
+
+def test_the_difference_says_what_changed_and_what_got_lost() -> None:
+    before = parse_model(state(0), HostState, "host.json")
+    changed = {
+        "temperatures_celsius": {"hwmon1 xe pkg": 80.5},
+        "throttle_counts": SAME | {"cpu1 core_throttle_count": 9},
+    }
+    after = parse_model(state(9, memory_available_bytes=60 << 30, **changed), HostState, "host.json")
+    found = difference(before, after)
+    assert found.temperatures_celsius == {"hwmon1 xe pkg": 9.25}
+    assert found.throttle_counts == {"cpu0 core_throttle_count": 0, "cpu1 core_throttle_count": 9}
+    assert (found.seconds, found.memory_available_bytes) == (9.0, -(4 << 30))
+    assert found.lost == ["thermal_zone0 x86_pkg_temp"]

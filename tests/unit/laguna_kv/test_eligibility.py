@@ -42,7 +42,7 @@ def test_the_registered_engine_is_accepted(config: Any) -> None:
         ("cudagraph capture sizes", {"compilation_config__cudagraph_capture_sizes": None}),
         ("max_num_seqs", {"scheduler_config__max_num_seqs": 2}),
         ("pipeline stages", {"parallel_config__pipeline_parallel_size": 2}),
-        ("KV transfer", {"kv_transfer_config": object()}),
+        ("KV transfer", {"kv_transfer_config": "a connector"}),
         ("speculative method", {"speculative_config": None}),
         ("speculative method", {"speculative_config": NO_DRAFT}),
         ("speculative tokens", {"speculative_config__num_speculative_tokens": 6}),

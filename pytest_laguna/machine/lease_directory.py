@@ -156,6 +156,8 @@ class LeaseDirectory:
         name = _name(identity)
         try:
             descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._descriptor)
+        except FileNotFoundError:
+            return None
         except OSError as error:
             raise LeaseError(f"{self.path / name}: {error.strerror}; expected a lease", "move it away") from error
         with open(descriptor, "rb") as stream:  # noqa: PTH123 - from a descriptor opened with O_NOFOLLOW

@@ -129,9 +129,15 @@ def _lock(place: LeaseDirectory, card: Card) -> int:
     descriptor = place.lock(card.identity)
     if descriptor is None:
         record = place.read(card.identity)
-        owner = "by a session that is just taking it" if record is None else str(record)
+        owner = str(record) if record is not None and _owner_lives(record) else "by a session that is just taking it"
         raise LeaseError(f"card {card} is leased: {owner}", "wait for that session, or choose other --cards")
     return descriptor
+
+
+def _owner_lives(record: LeaseRecord) -> bool:
+    """Whether a record beside a taken lock is the taker's, and not yet that of the lease before."""
+    owner = descent.find(record.owner_pid)
+    return record.state == "held" and owner is not None and owner.start_ticks == record.owner_start_ticks
 
 
 def _clear(place: LeaseDirectory, cards: Sequence[Card], sweep: Sweeper, idle: Idle) -> list[LeaseRecord]:

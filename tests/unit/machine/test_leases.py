@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_laguna.evidence.process_record import FoundProcess
+from pytest_laguna.machine import lease_directory, leases
+from pytest_laguna.machine.cards import Card
+from pytest_laguna.machine.cards_cpu import CpuCards
+from pytest_laguna.machine.errors import LeaseError
+from pytest_laguna.machine.lease_directory import LeaseDirectory
+from pytest_laguna.machine.sweep import Sweep
+from tests.unit.machine.fakes import ticks
+
+CARDS = CpuCards(3).discover()
+ATTEMPT = Path("/sealed/campaign/cpu/gate2/0001")
+
+
+class Place:
+    """A lease directory, and how its cards are swept and looked at; both are recorded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.survivors: list[FoundProcess] = []
+        self.reasons: dict[str, str] = {}
+        self.swept: list[str] = []
+        self.looked: list[str] = []
+
+    def sweep(self, token: str) -> Sweep:
+        self.swept.append(token)
+        return Sweep(list(self.survivors), list(self.survivors))
+
+    def idle(self, card: Card) -> str | None:
+        self.looked.append(card.identity)
+        return self.reasons.get(card.identity)
+
+    def lease(self, cards: Sequence[Card] = CARDS[:1], attempt: Path = ATTEMPT) -> leases.Lease:
+        return leases.acquire(cards, attempt, sweep=self.sweep, idle=self.idle, directory=self.path)
+
+    def states(self) -> dict[str, tuple[str, bool, bool]]:
+        return {
+            state.record.identity: (state.record.state, state.held, state.stale) for state in leases.states(self.path)
+        }
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "leases")
+
+
+def test_a_lease_says_who_holds_it_and_for_what(place: Place) -> None:
+    lease = place.lease(CARDS[:2])
+    assert [card.identity for card in lease.cards] == ["cpu-slot-0", "cpu-slot-1"]
+    for state in leases.states(place.path):
+        record = state.record
+        assert (record.owner_pid, record.owner_start_ticks) == (os.getpid(), ticks(os.getpid()))
+        assert (record.token, record.attempt, record.ended) == (lease.token, str(ATTEMPT), None)
+    assert place.states() == {"cpu-slot-0": ("held", True, False), "cpu-slot-1": ("held", True, False)}
+    lease.release()
+    assert place.states() == {"cpu-slot-0": ("released", False, False), "cpu-slot-1": ("released", False, False)}
+
+
+def test_a_card_is_leased_once(place: Place) -> None:
+    with place.lease() as lease:
+        with pytest.raises(
+            LeaseError, match=rf"cpu-slot-0 .* is leased: held by process {os.getpid()} since .*: wait for"
+        ):
+            place.lease()
+        lease.release()
+    place.lease().release()
+
+
+def test_the_record_of_the_lease_before_is_not_taken_for_the_owners(place: Place) -> None:
+    place.lease().release()
+    with (place.path / "cpu-slot-0.lease").open("r+b") as taken:
+        fcntl.flock(taken, fcntl.LOCK_EX)
+        with pytest.raises(LeaseError, match="is leased: by a session that is just taking it: wait for"):
+            place.lease()
+
+
+def test_a_lease_is_all_or_nothing(place: Place) -> None:
+    one = place.lease(CARDS[1:2])
+    with pytest.raises(LeaseError, match="cpu-slot-1"):
+        place.lease([CARDS[2], CARDS[1], CARDS[0]])
+    assert place.states()["cpu-slot-1"] == ("held", True, False)
+    assert not {"cpu-slot-0", "cpu-slot-2"} & place.states().keys()  # nothing was written for the others
+    one.release()
+    place.lease(CARDS).release()
+
+
+def test_locks_are_taken_in_one_order_whatever_is_asked_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    lock = LeaseDirectory.lock
+
+    def ordered(self: LeaseDirectory, identity: str) -> int | None:
+        order.append(identity)
+        return lock(self, identity)
+
+    monkeypatch.setattr(LeaseDirectory, "lock", ordered)
+    lease = place.lease([CARDS[2], CARDS[0], CARDS[1]])
+    assert order == ["cpu-slot-0", "cpu-slot-1", "cpu-slot-2"]
+    assert [card.ordinal for card in lease.cards] == [2, 0, 1]
+    lease.release()
+
+
+def test_each_lease_has_a_token_of_its_own(place: Place) -> None:
+    tokens = set()
+    for _ in range(3):
+        lease = place.lease()
+        tokens.add(lease.token)
+        lease.release()
+    assert len(tokens) == 3
+    assert all(len(token) == 32 and int(token, 16) >= 0 for token in tokens)
+
+
+def test_a_released_card_needs_neither_sweep_nor_look(place: Place) -> None:
+    place.lease().release()
+    lease = place.lease()
+    assert (place.swept, place.looked, lease.cleared) == ([], [], ())
+    lease.release()
+
+
+def test_leaving_without_a_release_quarantines(place: Place) -> None:
+    with place.lease() as lease:
+        pass
+    assert place.states() == {"cpu-slot-0": ("quarantined", False, True)}
+    assert leases.states(place.path)[0].record.reason == "left without a release"
+    with pytest.raises(LeaseError, match="has ended: end it once"):
+        lease.release()
+
+
+def test_an_exception_quarantines_with_its_reason(place: Place) -> None:
+    with pytest.raises(ZeroDivisionError), place.lease():
+        _ = 1 // 0
+    assert leases.states(place.path)[0].record.reason.startswith("left by ZeroDivisionError: ")
+
+
+def test_a_quarantined_card_is_swept_by_its_token_and_looked_at(place: Place) -> None:
+    first = place.lease(CARDS[:2])
+    first.quarantine("process 7 survives")
+    second = place.lease(CARDS)
+    assert place.swept == [first.token]  # once, though it held two cards
+    assert place.looked == ["cpu-slot-0", "cpu-slot-1"]
+    assert [(record.identity, record.reason) for record in second.cleared] == [
+        ("cpu-slot-0", "process 7 survives"),
+        ("cpu-slot-1", "process 7 survives"),
+    ]
+    second.release()
+
+
+def test_a_survivor_keeps_the_card_in_quarantine(place: Place) -> None:
+    place.lease().quarantine("x")
+    place.survivors = [FoundProcess(pid=7, command="python stuck.py", start_ticks=5)]
+    with pytest.raises(LeaseError, match=r"process 7 of their last lease survives: python stuck.py: see /proc/7"):
+        place.lease(CARDS)
+    assert place.states() == {"cpu-slot-0": ("quarantined", False, True)}
+    place.survivors = []
+    place.lease(CARDS).release()
+
+
+def test_a_card_that_is_not_idle_stays_in_quarantine(place: Place) -> None:
+    place.lease(CARDS[:2]).quarantine("x")
+    place.reasons = {"cpu-slot-1": "it uses 5 bytes"}
+    with pytest.raises(
+        LeaseError, match=r"cpu-slot-1 .* is quarantined, last quarantined \(x\) by .*: it uses 5 bytes: end"
+    ):
+        place.lease(CARDS[:2])
+    assert {stale for _, _, stale in place.states().values()} == {True}
+    place.lease(CARDS[:1]).release()  # the other one is clean
+
+
+def test_an_error_in_the_sweep_gives_no_lease_and_holds_no_lock(place: Place) -> None:
+    place.lease().quarantine("x")
+
+    def fail(_token: str) -> Sweep:
+        raise RuntimeError("no /proc")
+
+    with pytest.raises(RuntimeError, match="no /proc"):
+        leases.acquire(CARDS[:1], ATTEMPT, sweep=fail, idle=place.idle, directory=place.path)
+    assert place.states() == {"cpu-slot-0": ("quarantined", False, True)}
+
+
+@pytest.mark.parametrize("cards", [(), (CARDS[0], CARDS[0])])
+def test_no_card_and_a_doubled_card_are_refused(place: Place, cards: tuple[Card, ...]) -> None:
+    with pytest.raises(LeaseError, match="expected one or more: name each card once"):
+        place.lease(cards)
+
+
+def test_whoever_only_looks_is_in_nobodys_way(place: Place) -> None:
+    place.lease().release()
+    lock = os.open(place.path / "cpu-slot-0.lease", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    threading.Timer(lease_directory.BUSY_SECONDS / 2, os.close, [lock]).start()
+    place.lease().release()
+
+
+def test_a_lock_on_a_file_that_was_deleted_meanwhile_is_no_lease(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.lease().release()
+    path = place.path / "cpu-slot-0.lease"
+    locked: list[bool] = []
+    flock = fcntl.flock
+
+    def delete_first(descriptor: int, operation: int) -> None:
+        if operation & fcntl.LOCK_EX:
+            if not locked:
+                path.unlink()
+            locked.append(True)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", delete_first)
+    lease = place.lease()
+    assert len(locked) == 2
+    assert place.states() == {"cpu-slot-0": ("held", True, False)}  # on the file that has the name
+    lease.release()
+
+
+# The directory
+
+
+def test_the_place_is_private_and_does_not_depend_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
+    monkeypatch.setenv("TMPDIR", "/nowhere")
+    place = LeaseDirectory()
+    place.close()
+    assert place.path == Path(f"/tmp/pytest-laguna-{os.geteuid()}")  # noqa: S108 - the place itself
+    assert place.path.stat().st_mode & 0o777 == 0o700
+
+
+def test_files_are_private(place: Place) -> None:
+    place.lease().release()
+    assert place.path.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in place.path.iterdir()} == {0o600}
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to("real")
+    with pytest.raises(LeaseError, match="Not a directory; expected a directory of your own"):
+        LeaseDirectory(tmp_path / "link")
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
+def test_a_directory_that_others_may_enter_is_refused(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(mode)
+    with pytest.raises(LeaseError, match=f"mode 0{mode:o}; expected owner {os.geteuid()}, mode 0700: move it away"):
+        LeaseDirectory(tmp_path / "open")
+
+
+def test_a_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    LeaseDirectory(tmp_path / "mine").close()
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    with pytest.raises(LeaseError, match=f"owner {own}, mode 0700; expected owner {own + 1}"):
+        LeaseDirectory(tmp_path / "mine")
+
+
+def test_a_lock_file_that_is_a_link_is_refused(place: Place, tmp_path: Path) -> None:
+    LeaseDirectory(place.path).close()
+    (place.path / "cpu-slot-0.lease").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LeaseError, match="expected a lease: move it away"):
+        place.lease()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("identity", ["../x", "a/b", "", ".hidden", "a\nb", "x" * 201])
+def test_an_identity_that_is_no_file_name_is_refused(place: Place, identity: str) -> None:
+    with pytest.raises(LeaseError, match="expected letters, digits and"):
+        place.lease([Card("cuda", 0, identity, "x", 1)])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"{}", b"null", b"not json", b"\xff", b"[" * 4096],
+)
+def test_a_damaged_record_is_refused_and_names_its_file(place: Place, content: bytes) -> None:
+    place.lease().release()
+    (place.path / "cpu-slot-0.lease").write_bytes(content)
+    with pytest.raises(
+        LeaseError, match=r"cpu-slot-0\.lease: .*see that no process is left on card cpu-slot-0, then delete"
+    ):
+        place.lease()
+    with pytest.raises(LeaseError, match=r"cpu-slot-0\.lease"):
+        leases.states(place.path)
+
+
+def test_a_record_that_does_not_fit_is_refused_before_anything_is_held(place: Place) -> None:
+    with pytest.raises(LeaseError, match="expected at most 4096: shorten --sealed-root"):
+        place.lease(attempt=Path("/" + "x" * 4096))
+    place.lease().release()
+
+
+def test_a_reader_never_sees_half_a_record(place: Place) -> None:
+    stop = threading.Event()
+    seen: list[Any] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.extend(leases.states(place.path))
+
+    reader = threading.Thread(target=read)
+    place.lease().release()
+    reader.start()
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        place.lease().release()
+    stop.set()
+    reader.join()
+    assert len(seen) > 10
+    assert {state.record.state for state in seen} <= {"held", "released"}

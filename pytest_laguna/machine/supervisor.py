@@ -63,6 +63,7 @@ class Supervisor:
         self._memory_limit: int | None = request["memory_limit_bytes"]
         self._wakeup = _wake_on_signals()
         self._started_at = time.monotonic()
+        self._exec_report: int | None
         self._child, self._exec_report = _start(request)
         self._poll = select.poll()
         for descriptor in (connection, owner, self._wakeup, self._exec_report):
@@ -76,6 +77,7 @@ class Supervisor:
             self._wait_until(request["settle_seconds"], lambda: self._childless)
         leftovers = _described(self._tree()) if ended_by_itself else []
         last_signal = self._end_tree(request["ladder"])
+        self._report_exec()  # a child may end before its exec was noticed
         self._send({
             "reason": "owner-gone" if self._owner_gone else reason,
             "wait_status": self._status,
@@ -167,12 +169,17 @@ class Supervisor:
                 self._status = status
 
     def _report_exec(self) -> None:
-        """Tell the controller that the child's program runs, or why it does not."""
+        """Tell the controller, once, that the child's program runs, or why it does not."""
+        if self._exec_report is None:
+            return
+        try:
+            failure = os.read(self._exec_report, 4096).decode(errors="replace")
+        except BlockingIOError:
+            failure = "it was not executed before its time was over"
         self._poll.unregister(self._exec_report)
-        failure = os.read(self._exec_report, 4096).decode(errors="replace")
         os.close(self._exec_report)
-        child = descent.find(self._child)
-        self._send({"failure": failure, "pid": self._child, "start_ticks": child.start_ticks if child else None})
+        self._exec_report = None
+        self._send({"failure": failure, "pid": self._child})
 
     def _is_asked(self) -> bool:
         """Whether the controller said something, which can only be to stop, and did not hang up."""
@@ -209,6 +216,7 @@ def _start(request: Mapping[str, Any]) -> tuple[int, int]:
     child = os.fork()
     if child != 0:
         os.close(writable)
+        os.set_blocking(readable, False)
         return child, readable
     try:
         kernel.die_with_parent(signal.SIGKILL)
@@ -258,6 +266,7 @@ def main(connection: int) -> None:
     descent.set_mark(request["token"])
     kernel.become_subreaper()
     Supervisor(connection, request, owner).run(request)
+    os._exit(0)  # nothing is left to do, and the interpreter's own end would take longer than all of the above
 
 
 if __name__ == "__main__":

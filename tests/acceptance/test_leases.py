@@ -20,8 +20,8 @@ from pytest_laguna.machine.errors import LeaseError
 from pytest_laguna.machine.sweep import Sweep, sweep
 from tests.unit.machine.fakes import sleeper
 
-SLOTS = CpuCards(4)
-CARDS = SLOTS.discover()
+SLOTS = CpuCards(54)
+CARDS = SLOTS.discover()[50:]  # slots belong to the whole host: other tests use others
 
 # Leases the slots of its arguments, says so, and holds them until its input ends.
 CONTROLLER = """
@@ -32,7 +32,7 @@ from pytest_laguna.machine.cards_cpu import CpuCards
 from pytest_laguna.machine.errors import LeaseError
 from pytest_laguna.machine.sweep import Sweep
 directory, *slots = sys.argv[1:]
-cards = CpuCards(4).discover()
+cards = CpuCards(54).discover()[50:]
 print("ready", flush=True)
 sys.stdin.readline()
 try:
@@ -123,7 +123,7 @@ def test_what_a_killed_controller_leaves_is_quarantined_until_it_is_swept_and_id
         assert [(state.held, state.stale) for state in leases.states(place)] == [(False, True)] * 2
 
         # What its arm left running, beyond its death.
-        with sleeper(LAGUNA_LEASE=token, **{MASK_VARIABLE: "1,2"}) as orphan:
+        with sleeper(LAGUNA_LEASE=token, **{MASK_VARIABLE: "51,52"}) as orphan:
             look = idle.check(SLOTS, 0)
             blind = functools.partial(leases.acquire, CARDS[1:3], Path("/next"), idle=look, directory=place)
             with pytest.raises(LeaseError, match=f"process {orphan.pid}, started at tick .* holds it: /bin/sleep 300"):
@@ -142,12 +142,12 @@ def test_what_a_killed_controller_leaves_is_quarantined_until_it_is_swept_and_id
 
 
 def test_a_child_of_the_controller_does_not_inherit_the_lease(place: Path) -> None:
-    lease = leases.acquire(
-        CARDS[:1], Path("/a"), sweep=lambda _token: Sweep([], []), idle=lambda _: None, directory=place
+    take = functools.partial(
+        leases.acquire, CARDS[:1], Path("/a"), sweep=lambda _token: Sweep([], []), idle=lambda _: None, directory=place
     )
+    lease = take()
     with subprocess.Popen(["/bin/sleep", "300"], close_fds=False) as child:
         lease.release()
-        states = leases.states(place)
+        take().release()  # the kernel may still be closing what the child's exec closes: that is not a lease
         assert descent.find(child.pid) is not None
         child.kill()
-    assert [state.held for state in states] == [False]

@@ -34,7 +34,7 @@ def xpu(xpu_host: XpuHost) -> XpuCards:
 def bench(request: pytest.FixtureRequest) -> Bench:
     """Each vendor's source, with four cards of which the tests use any."""
     if request.param == "cpu":
-        return Bench(CpuCards(4), lambda _card, _pid: None)
+        return Bench(CpuCards(64), lambda _card, _pid: None)
     if request.param == "cuda":
         nvml: Nvml = request.getfixturevalue("nvml")
         return Bench(CudaCards(), lambda card, pid: nvml.cards[card.ordinal].compute.append(pid))

@@ -19,7 +19,8 @@ TOKEN = "0123456789abcdef" * 2
 
 def test_every_card_is_found_with_its_facts(bench: Bench) -> None:
     cards = bench.source.discover()
-    assert [card.ordinal for card in cards] == [0, 1, 2, 3]
+    assert len(cards) >= 4
+    assert [card.ordinal for card in cards] == list(range(len(cards)))
     assert len({card.identity for card in cards}) == len(cards)
     assert {card.lane for card in cards} == {bench.source.lane}
     assert all(card.memory_bytes > 0 and card.name for card in cards)
@@ -33,37 +34,39 @@ def test_discovery_sees_beyond_the_mask_of_this_process(bench: Bench, monkeypatc
 
 
 def test_a_mask_comes_back_as_the_cards_that_it_was_made_of(bench: Bench) -> None:
-    cards = bench.source.discover()
+    cards = bench.cards()
     for chosen in (cards, cards[1:3], (cards[3], cards[0])):
         made = bench.source.environment(chosen)
         assert made[bench.source.mask_variable] == bench.source.mask_value(chosen)
-        assert bench.source.inherited(cards, made) == tuple(chosen)
+        assert bench.source.inherited(bench.source.discover(), made) == tuple(chosen)
 
 
 def test_no_mask_leaves_all_and_an_empty_one_nothing(bench: Bench) -> None:
-    cards = bench.source.discover()
+    cards = bench.cards()
     assert bench.source.inherited(cards, {}) == cards
     assert bench.source.inherited(cards, bench.source.environment(cards) | {bench.source.mask_variable: ""}) == ()
 
 
 def test_a_mask_of_a_card_that_is_not_there_is_refused(bench: Bench) -> None:
-    cards = bench.source.discover()
-    mask = bench.source.environment(cards) | {bench.source.mask_variable: "9"}
-    with pytest.raises(CardError, match=f"{bench.source.mask_variable}: 9 is unknown: choose of 0 = "):
+    cards = bench.cards()
+    mask = bench.source.environment(cards) | {bench.source.mask_variable: "99"}
+    with pytest.raises(CardError, match=f"{bench.source.mask_variable}: 99 is unknown: choose of "):
         bench.source.inherited(cards, mask)
 
 
 def test_idle_cards_have_no_holder_and_known_memory(bench: Bench) -> None:
-    cards = bench.source.discover()
+    cards = bench.cards()
     states = bench.source.observe([cards[2], cards[0]], TOKEN).states
-    assert [(state.identity, state.ordinal) for state in states] == [(cards[2].identity, 2), (cards[0].identity, 0)]
+    assert [(state.identity, state.ordinal) for state in states] == [
+        (card.identity, card.ordinal) for card in (cards[2], cards[0])
+    ]
     assert [state.holders for state in states] == [[], []]
     assert all(state.memory_used_bytes is not None and state.memory_used_bytes < 2**25 for state in states)
 
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_holder_is_named_with_what_identifies_it(bench: Bench, *, ours: bool) -> None:
-    cards = bench.source.discover()
+    cards = bench.cards()
     with bench.held(cards[1], **({"LAGUNA_LEASE": TOKEN} if ours else {"OTHER": "1"})) as pid:
         others, held = bench.source.observe([cards[3], cards[1]], None if not ours else TOKEN).states
         (holder,) = held.holders
@@ -77,7 +80,7 @@ def test_a_holder_is_named_with_what_identifies_it(bench: Bench, *, ours: bool) 
 
 def test_looking_changes_nothing_in_this_process(bench: Bench) -> None:
     before = dict(os.environ)
-    cards = bench.source.discover()
+    cards = bench.cards()
     bench.source.observe(cards, None)
     assert dict(os.environ) == before
 

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at the cpu lane's real cards, with real processes on them, judged by the real rules."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from pytest_laguna.analysis.idle import judge_idle
+from pytest_laguna.evidence.idle import IdleRequirement, seconds_between
+from pytest_laguna.machine import idle
+from pytest_laguna.machine.cards import Card, Observation
+from pytest_laguna.machine.cards_cpu import MASK_VARIABLE, CpuCards
+from pytest_laguna.machine.cards_xpu import XpuCards
+from pytest_laguna.machine.errors import CardError
+from pytest_laguna.verdict import NotProvenError, Verdict
+from tests.unit.machine.fakes import ADDRESSES, MEBIBYTE, XpuHost, sleeper
+
+TOKEN = "a5" * 16
+SLOTS = CpuCards(22)
+CARDS = SLOTS.discover()[20:]  # slots belong to the whole host: other tests use others
+REQUIREMENT = IdleRequirement(snapshots=3, seconds=0.2, memory_bytes=0, foreign_workers=True)
+
+
+def test_idle_slots_are_proven_idle() -> None:
+    record = idle.take_record(SLOTS, CARDS, phase="before", token=TOKEN, requirement=REQUIREMENT, settle_seconds=5)
+    assert judge_idle(record, REQUIREMENT) == (Verdict.PASS, "2 cards idle before the lease in 3 looks")
+    assert len(record.settling) == 1
+    assert seconds_between(record.snapshots[0].utc, record.snapshots[-1].utc) >= 0.2
+
+
+def test_the_looks_cover_the_time_by_the_clock_that_is_recorded() -> None:
+    requirement = REQUIREMENT.model_copy(update={"snapshots": 1})
+    record = idle.take_record(SLOTS, CARDS, phase="after", token=TOKEN, requirement=requirement, settle_seconds=0)
+    assert judge_idle(record, requirement)[0] is Verdict.PASS
+    assert len(record.snapshots) == 2
+
+
+@pytest.mark.parametrize(
+    ("phase", "variables", "verdict"),
+    [
+        ("before", {}, "NOT_PROVEN"),
+        ("after", {}, "VOID"),
+        ("after", {"LAGUNA_LEASE": TOKEN}, "FAIL"),
+    ],
+)
+def test_a_process_on_a_slot_is_blamed_on_whom_it_belongs_to(
+    phase: str, variables: Mapping[str, str], verdict: str
+) -> None:
+    requirement = REQUIREMENT.model_copy(update={"memory_bytes": 1 << 30})
+    with sleeper(**{MASK_VARIABLE: "21"}, **variables) as child:
+        record = idle.take_record(
+            SLOTS,
+            CARDS,
+            phase="before" if phase == "before" else "after",
+            token=TOKEN,
+            requirement=requirement,
+            settle_seconds=0,
+        )
+    found, reason = judge_idle(record, requirement)
+    assert found == verdict
+    assert reason.startswith(f"no-holder: process {child.pid}, started at tick ")
+
+
+def test_memory_that_comes_back_late_is_waited_for_and_the_curve_is_kept() -> None:
+    program = "import time; block = bytearray(96 << 20); print(flush=True); time.sleep(0.7)"
+    with subprocess.Popen([sys.executable, "-c", program], env={MASK_VARIABLE: "20"}, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        curve = idle.settle(SLOTS, CARDS, TOKEN, 0, deadline_seconds=30)
+    first, last = curve[0], curve[-1]
+    assert (first.used_bytes[0] or 0) > 64 * MEBIBYTE
+    assert first.used_bytes[1] == 0
+    assert last.used_bytes == [0, 0]
+    assert [point.seconds for point in curve] == sorted({point.seconds for point in curve})
+    assert len(curve) >= 3
+
+
+def test_memory_that_does_not_come_back_ends_the_wait_and_fails_the_lease() -> None:
+    requirement = REQUIREMENT.model_copy(update={"snapshots": 1, "seconds": 0})
+    with sleeper(**{MASK_VARIABLE: "20"}, LAGUNA_LEASE=TOKEN):
+        start = time.monotonic()
+        record = idle.take_record(SLOTS, CARDS, phase="after", token=TOKEN, requirement=requirement, settle_seconds=0.4)
+        assert time.monotonic() - start < 20
+    assert record.settling[-1].seconds >= 0.4
+    assert judge_idle(record, requirement)[0] is Verdict.FAIL
+
+
+class Silent(CpuCards):
+    """Cards that cannot be looked at."""
+
+    def observe(self, cards: Sequence[Card], token: str | None) -> Observation:
+        raise CardError(f"no driver for {len(cards)} cards of {token}", "load it")
+
+
+def test_without_telemetry_nothing_is_proven() -> None:
+    with pytest.raises(NotProvenError, match=r"no driver for 2 cards .*: load it"):
+        idle.take_record(Silent(2), CARDS, phase="before", token=TOKEN, requirement=REQUIREMENT, settle_seconds=5)
+
+
+# On an Intel host
+
+
+LAB = IdleRequirement(snapshots=2, seconds=0.1, memory_bytes=32 * MEBIBYTE, foreign_workers=True)
+
+
+def _verdict(xpu: XpuCards) -> tuple[Verdict, str]:
+    record = idle.take_record(xpu, xpu.discover(), phase="after", token=TOKEN, requirement=LAB, settle_seconds=0)
+    return judge_idle(record, LAB)
+
+
+def test_both_idle_forms_of_the_tool_are_idle(xpu: XpuCards, xpu_host: XpuHost) -> None:
+    assert _verdict(xpu) == (Verdict.PASS, "4 cards idle after the lease in 2 looks")
+    xpu_host.say(shows_itself=False)
+    assert _verdict(xpu) == (Verdict.PASS, "4 cards idle after the lease in 2 looks")
+
+
+def test_a_device_that_only_the_kernel_shows_as_open_is_held(xpu: XpuCards, xpu_host: XpuHost) -> None:
+    with sleeper(LAGUNA_LEASE=TOKEN) as child:
+        xpu_host.open_device(child.pid, ADDRESSES[3])
+        verdict, reason = _verdict(xpu)
+    assert (verdict, reason.partition(",")[0]) == (Verdict.FAIL, f"no-holder: process {child.pid}")
+
+
+def test_a_card_without_memory_telemetry_is_not_proven_and_not_waited_for(xpu: XpuCards, xpu_host: XpuHost) -> None:
+    xpu_host.say(statistics={"device_level": []})
+    start = time.monotonic()
+    record = idle.take_record(xpu, xpu.discover()[:1], phase="after", token=TOKEN, requirement=LAB, settle_seconds=300)
+    assert time.monotonic() - start < 60
+    verdict, reason = judge_idle(record, LAB)
+    assert verdict is Verdict.NOT_PROVEN
+    assert reason.startswith(f"telemetry-present: look 0: card {ADDRESSES[0]} shows no memory")
+
+
+# The quick look at a quarantined card
+
+
+def test_the_quick_look_says_why_a_card_is_not_idle(xpu: XpuCards, xpu_host: XpuHost) -> None:
+    card = xpu.discover()[0]
+    assert idle.check(xpu, 32 * MEBIBYTE)(card) is None
+    assert idle.check(xpu, 5)(card) == "it uses 27787264 bytes, idle at most 5"
+    with sleeper() as child:
+        xpu_host.open_device(child.pid, ADDRESSES[0])
+        assert (idle.check(xpu, 32 * MEBIBYTE)(card) or "").startswith(f"process {child.pid}, started at tick ")
+        xpu_host.say(statistics={"device_level": []})
+    xpu_host.proc = xpu_host.proc / "empty"
+    xpu_host.proc.mkdir()
+    quiet = XpuCards(xpu_host.program, xpu_host.sys, xpu_host.proc)
+    assert idle.check(quiet, 32 * MEBIBYTE)(card) == "it shows no memory"
+    assert idle.check(Silent(1), 0)(CARDS[0]) == "no driver for 1 cards of None: load it"

@@ -105,6 +105,31 @@ def test_a_storage_offset_that_drifts_under_the_same_address_is_seen(build: Buil
         contract.forward(cache)
 
 
+def test_a_device_that_drifts_and_nothing_else_is_seen() -> None:
+    from laguna_kv import _contract
+
+    # No elements, so no address either: on any device it is zero. Such a cache is never built on, hence by hand.
+    cache = make_cache(blocks=0)
+    raw_key, raw_value, _, _ = build_views(cache, HEAD_SIZE)
+    pair = Seam((raw_key, raw_value), HEAD_SIZE, "layer 7")
+    python = PythonContract(cache, pair, pair, "layer 7")
+    seam = _contract.Seam((raw_key, raw_value), HEAD_SIZE, "layer 7")
+    native = _contract.Contract(cache, seam, seam, python.check, "layer 7")
+    assert native.forward(cache) is seam
+    torch.utils.swap_tensors(cache, torch.empty_strided(cache.shape, cache.stride(), dtype=cache.dtype, device="meta"))
+    for contract in (python, native):
+        with pytest.raises(ContractError, match=r"source.device: expected cpu, seen meta"):
+            contract.forward(cache)
+
+
+def test_a_rank_that_grows_by_one_and_nothing_else_is_seen(build: Build) -> None:
+    cache = make_cache()
+    contract = build(cache)
+    cache.as_strided_((*cache.shape, 1), (*cache.stride(), 1))
+    with pytest.raises(ContractError, match=r"source.shape: expected \(4, 2, 16, 256\), seen \(4, 2, 16, 256, 1\)"):
+        contract.forward(cache)
+
+
 @pytest.mark.parametrize(
     ("other", "told"),
     [

@@ -120,6 +120,10 @@ class DoctorReport(Schema):
         found = [report for report in self.lanes if report.lane == lane]
         return bool(found) and not found[0].problems and not self.problems
 
+    def to_json(self) -> str:
+        """The report as one JSON object, with a line feed at its end."""
+        return json.dumps(self.canonical(), indent=2) + "\n"
+
     def to_text(self) -> str:
         """The report for people, with a line feed at its end."""
         lines = []
@@ -233,8 +237,3 @@ def _leases(directory: Path | None) -> tuple[list[LeaseReport], list[Problem]]:
             mend = f"start a gate on it: it ends what bears token {record.token} and proves the card idle first"
             problems.append(Problem(found=found, mend=mend))
     return reports, problems
-
-
-def to_json(report: DoctorReport) -> str:
-    """The report as one JSON object, with a line feed at its end."""
-    return json.dumps(report.canonical(), indent=2) + "\n"

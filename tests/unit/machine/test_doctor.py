@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_laguna.machine import doctor, leases
+from pytest_laguna.machine.cards_cpu import CpuCards
+from pytest_laguna.machine.sweep import Sweep
+from tests.unit.machine.fakes import Nvml
+
+ANSWER = {"python": "3.11.7", "torch": "2.13.0", "vllm": "0.32.0", "device": "cpu"}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "leases"
+
+
+def interpreter(directory: Path, program: str) -> Path:
+    """Something that is started as a Python would be and answers as the test wants."""
+    path = directory / "python"
+    path.write_text(f"#!/bin/sh\n{program}\n")
+    path.chmod(0o755)
+    return path
+
+
+def answering(directory: Path, **changed: str) -> Path:
+    return interpreter(directory, f"echo vLLM says something first\necho '{json.dumps(ANSWER | changed)}'")
+
+
+def test_a_ready_lane_shows_its_cards_and_its_engine(tmp_path: Path, place: Path) -> None:
+    report = doctor.diagnose({"cpu": answering(tmp_path)}, directory=place)
+    assert report.ready("cpu")
+    assert not report.ready("cuda")
+    (lane,) = report.lanes
+    assert [card.identity for card in lane.cards] == [
+        f"cpu-slot-{slot}" for slot in range(len(os.sched_getaffinity(0)))
+    ]
+    assert lane.engine == doctor.Engine(**ANSWER)
+    text = report.to_text()
+    assert text.startswith("cpu: ready\n  card 0 = cpu-slot-0 (core ")
+    assert "  Python 3.11.7, torch 2.13.0, vLLM 0.32.0 on cpu\n" in text
+    assert text.endswith("leases: none\n")
+
+
+def test_a_lane_without_its_vendors_library_says_how_to_get_it(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    report = doctor.diagnose({"cuda": answering(tmp_path, device="cuda")}, directory=place)
+    assert not report.ready("cuda")
+    assert [problem.mend for problem in report.lanes[0].problems] == [f"{sys.executable} -m pip install nvidia-ml-py"]
+    assert f"    mend: {sys.executable} -m pip install nvidia-ml-py\n" in report.to_text()
+
+
+def test_a_lane_without_a_card_is_not_ready(tmp_path: Path, place: Path, nvml: Nvml) -> None:
+    nvml.cards.clear()
+    report = doctor.diagnose({"cuda": answering(tmp_path, device="cuda")}, directory=place)
+    assert [(problem.found, problem.mend) for problem in report.lanes[0].problems] == [
+        ("cuda: expected a card, saw none", "nvidia-smi -L")
+    ]
+
+
+@pytest.mark.usefixtures("nvml")
+def test_an_engine_of_another_lane_is_not_ready(tmp_path: Path, place: Path) -> None:
+    python = answering(tmp_path)
+    report = doctor.diagnose({"cuda": python}, directory=place)
+    (problem,) = report.lanes[0].problems
+    assert problem.found == f"cuda: vLLM 0.32.0 of {python} runs on 'cpu'; expected 'cuda'"
+    assert problem.mend == f"{python} -m pip install 'pytest-laguna[cuda]'"
+
+
+def test_a_python_without_an_engine_says_what_it_lacks(tmp_path: Path, place: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    python = tmp_path / "bare" / "bin" / "python"
+    report = doctor.diagnose({"cpu": python}, directory=place)
+    (problem,) = report.lanes[0].problems
+    assert problem.found == f"cpu: {python} cannot import its engine: ModuleNotFoundError: No module named 'torch'"
+    assert problem.mend == f"{python} -m pip install 'pytest-laguna[cpu]'"
+
+
+def test_a_python_that_is_not_there_says_how_to_make_it(tmp_path: Path, place: Path) -> None:
+    report = doctor.diagnose({"cpu": tmp_path / "none" / "bin" / "python"}, directory=place)
+    (problem,) = report.lanes[0].problems
+    assert (problem.found.partition(" cannot")[2], problem.mend) == (
+        " be run (No such file or directory)",
+        f"python3 -m venv {tmp_path / 'none'}",
+    )
+
+
+def test_an_engine_that_hangs_is_ended(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "DEADLINE_SECONDS", 0.3)
+    python = interpreter(tmp_path, "exec sleep 300")
+    report = doctor.diagnose({"cpu": python}, directory=place)
+    assert report.lanes[0].problems[0].found == f"cpu: {python} imported no engine in 0.3 s"
+
+
+@pytest.mark.parametrize("program", ["echo", "echo '{}'", "echo '{\"python\": 3}'", "echo oops"])
+def test_an_answer_of_another_form_is_a_problem(tmp_path: Path, place: Path, program: str) -> None:
+    report = doctor.diagnose({"cpu": interpreter(tmp_path, program)}, directory=place)
+    assert "; expected its versions" in report.lanes[0].problems[0].found
+
+
+def test_the_engine_is_asked_without_this_environment(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_PLUGINS", "surprise")
+    python = interpreter(tmp_path, f'env > {tmp_path}/environment; echo "$*" | head -c 5 > {tmp_path}/arguments')
+    doctor.diagnose({"cpu": python}, directory=place)
+    names = {line.partition("=")[0] for line in (tmp_path / "environment").read_text().splitlines()}
+    assert names - {"PWD", "SHLVL", "_", "OLDPWD"} == {"PATH", "LANG", "HOME", "VLLM_LOGGING_LEVEL"}
+    assert (tmp_path / "arguments").read_text() == "-I -c"
+
+
+def test_leases_are_shown_as_what_they_are(place: Path) -> None:
+    def take(slot: int) -> leases.Lease:
+        return leases.acquire(
+            CpuCards(3).discover()[slot : slot + 1],
+            Path("/sealed/0001"),
+            sweep=lambda _token: Sweep([], []),
+            idle=lambda _card: None,
+            directory=place,
+        )
+
+    take(0).release()
+    take(1).quarantine("process 7 survives")
+    held = take(2)
+    report = doctor.diagnose({}, directory=place)
+    assert [(lease.identity, lease.state) for lease in report.leases] == [
+        ("cpu-slot-0", "released"),
+        ("cpu-slot-1", "stale"),
+        ("cpu-slot-2", "held"),
+    ]
+    (problem,) = report.problems
+    assert problem.found == "card cpu-slot-1 is quarantined: its last owner did not release it"
+    assert f"  - {problem.found}\n    mend: start a gate on it: it ends what bears token " in report.to_text()
+    assert "  cpu-slot-1: stale: quarantined (process 7 survives) by process " in report.to_text()
+    held.release()
+
+
+def test_a_lease_directory_that_cannot_be_trusted_is_a_problem(place: Path) -> None:
+    place.mkdir(mode=0o755)
+    report = doctor.diagnose({}, directory=place)
+    assert [(problem.found.partition("; ")[0], problem.mend) for problem in report.problems] == [
+        (f"{place}: owner {os.geteuid()}, mode 0755", "move it away")
+    ]
+
+
+def test_the_report_is_one_json_object(tmp_path: Path, place: Path) -> None:
+    report = doctor.diagnose({"cpu": answering(tmp_path)}, directory=place)
+    value = json.loads(report.to_json())
+    assert (value["schema"], value["lanes"][0]["engine"]) == ("pytest-laguna-doctor-v1", ANSWER)
+    assert doctor.DoctorReport.model_validate_json(report.to_json()) == report

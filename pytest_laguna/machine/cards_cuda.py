@@ -49,7 +49,9 @@ class CudaCards:
                 break
             if entry.isdigit() and len(cards) > 1 and environment.get(ORDER_VARIABLE) != PCI_ORDER:
                 found = f"{MASK_VARIABLE}: number {entry} counts in CUDA's own order, by speed; expected UUIDs"
-                raise CardError(found, f"export {ORDER_VARIABLE}={PCI_ORDER} if it counts as nvidia-smi does")
+                raise CardError(
+                    found, f"export it with UUIDs of nvidia-smi -L, or {ORDER_VARIABLE}={PCI_ORDER} if it counts so"
+                )
             left.append(find(cards, entry, MASK_VARIABLE))
         return tuple(left)
 

@@ -153,7 +153,10 @@ class XpuCards:
         )
 
     def inherited(self, cards: Sequence[Card], environment: Mapping[str, str]) -> tuple[Card, ...]:
-        """The cards that ``ZE_AFFINITY_MASK`` leaves; a mask of tiles (``0.1``) is refused: a lease is a whole card."""
+        """The cards that ``ZE_AFFINITY_MASK`` leaves; a mask of tiles (``0.1``) is refused: a lease is a whole card.
+
+        A mask that leaves cards out counts as xpu-smi counts only when Level Zero is told to order by PCI address.
+        """
         selector = environment.get(SELECTOR_VARIABLE, _EVERY_CARD[0])
         if selector not in _EVERY_CARD:
             found = f"{SELECTOR_VARIABLE}={selector}; expected one of {_EVERY_CARD}"
@@ -166,7 +169,13 @@ class XpuCards:
                 raise CardError(
                     f"{MASK_VARIABLE}: {entry} is no number of a card", "export it with numbers of whole cards"
                 )
-        return tuple(find(cards, entry, MASK_VARIABLE) for entry in entries)
+        left = tuple(find(cards, entry, MASK_VARIABLE) for entry in entries)
+        if left and set(left) != set(cards) and environment.get(ORDER_VARIABLE) != "1":
+            found = f"{MASK_VARIABLE}={','.join(entries)} leaves cards out and counts in Level Zero's own order"
+            raise CardError(
+                found, f"export {ORDER_VARIABLE}=1 if it counts as xpu-smi does, or unset it and use --cards"
+            )
+        return left
 
     def mask_value(self, cards: Sequence[Card]) -> str:
         """The cards' numbers; Level Zero takes nothing else, so the order is fixed beside it."""
@@ -186,7 +195,7 @@ def kernel_cards(sys: Path) -> list[str]:
         device = (entry / "device").resolve()
         if _line(device / "vendor") == _INTEL and _line(device / "class").startswith(_DISPLAY_CLASS):
             found.add(device.name.casefold())
-    return sorted(found)
+    return sorted(found, key=lambda address: [int(part, 16) for part in re.split("[:.]", address)])
 
 
 def clients(proc: Path) -> Iterator[tuple[str, int]]:
@@ -203,14 +212,13 @@ def clients(proc: Path) -> Iterator[tuple[str, int]]:
 
 
 def _metric(statistics: _Statistics, name: str) -> float | None:
-    """A value of the device, or the sum over its tiles; None when neither is there, or one is there twice."""
+    """A value of the device, or the sum over its tiles; None when neither is there, one is doubled or below zero."""
     levels = [statistics.device_level, *(tile.data_list for tile in statistics.tile_level)]
-    values = [[metric.value for metric in level if metric.metrics_type == name] for level in levels]
-    if len(values[0]) == 1:
-        return values[0][0]
-    if not values[0] and len(values) > 1 and all(len(value) == 1 for value in values[1:]):
-        return sum(value[0] for value in values[1:])
-    return None
+    device, *tiles = [[metric.value for metric in level if metric.metrics_type == name] for level in levels]
+    values = [device] if device else tiles
+    if not values or any(len(value) != 1 or value[0] < 0 for value in values):
+        return None
+    return sum(value[0] for value in values)
 
 
 _Model = TypeVar("_Model", bound=pydantic.BaseModel)

@@ -79,7 +79,10 @@ def test_a_holder_of_another_pid_namespace_is_a_holder(nvml: Nvml) -> None:
 @pytest.mark.usefixtures("nvml")
 def test_a_number_in_the_mask_needs_pci_order() -> None:
     cards = CudaCards().discover()
-    with pytest.raises(CardError, match=r"number 1 counts in CUDA's own order.*export CUDA_DEVICE_ORDER=PCI_BUS_ID"):
+    with pytest.raises(
+        CardError,
+        match=r"number 1 counts in CUDA's own order.*export it with UUIDs of .* or CUDA_DEVICE_ORDER=PCI_BUS_ID",
+    ):
         CudaCards().inherited(cards, {"CUDA_VISIBLE_DEVICES": "1"})
     assert CudaCards().inherited(cards, {"CUDA_VISIBLE_DEVICES": "1"} | PCI) == (cards[1],)
     assert CudaCards().inherited(cards[:1], {"CUDA_VISIBLE_DEVICES": "0"}) == (cards[0],)  # one card has one order

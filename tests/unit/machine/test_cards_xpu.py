@@ -53,6 +53,11 @@ def test_an_integrated_card_that_the_tool_leaves_out_would_shift_the_mask_and_is
         xpu.discover()
 
 
+def test_cards_are_in_the_order_of_their_addresses_as_numbers(xpu: XpuCards, xpu_host: XpuHost) -> None:
+    xpu_host.plug(4, "10000:01:00.0")
+    assert kernel_cards(xpu.sys) == [*ADDRESSES, "10000:01:00.0"]
+
+
 def test_display_devices_of_others_are_no_cards(xpu: XpuCards, xpu_host: XpuHost) -> None:
     xpu_host.plug(9, "0000:01:00.0", vendor="0x1a03")
     assert len(xpu.discover()) == 4
@@ -94,6 +99,8 @@ def test_a_holder_seen_twice_is_one(xpu: XpuCards, xpu_host: XpuHost) -> None:
         ({"device_level": [], "tile_level": [{"data_list": [USED]}, {"data_list": [USED]}]}, 2 * 27787264),
         ({"device_level": []}, None),
         ({"device_level": [USED, USED]}, None),
+        ({"device_level": [USED | {"value": -1}]}, None),
+        ({"device_level": [USED], "tile_level": [{"data_list": []}]}, 27787264),
         ({"device_level": [], "tile_level": [{"data_list": [USED]}, {"data_list": []}]}, None),
     ],
 )
@@ -154,7 +161,18 @@ def test_a_second_filter_is_refused_unless_it_filters_nothing(xpu: XpuCards) -> 
     cards = xpu.discover()
     with pytest.raises(CardError, match="unset ONEAPI_DEVICE_SELECTOR and use ZE_AFFINITY_MASK"):
         xpu.inherited(cards, {"ONEAPI_DEVICE_SELECTOR": "level_zero:0,1"})
-    assert xpu.inherited(cards, {"ONEAPI_DEVICE_SELECTOR": "level_zero:gpu", "ZE_AFFINITY_MASK": "3"}) == cards[3:]
+    everything = {"ONEAPI_DEVICE_SELECTOR": "level_zero:gpu", "ZE_AFFINITY_MASK": "0,1,2,3"}
+    assert xpu.inherited(cards, everything) == cards
+
+
+def test_a_mask_that_leaves_cards_out_needs_pci_order(xpu: XpuCards) -> None:
+    cards = xpu.discover()
+    with pytest.raises(
+        CardError, match=r"ZE_AFFINITY_MASK=1,3 leaves cards out .*: export ZE_ENABLE_PCI_ID_DEVICE_ORDER=1"
+    ):
+        xpu.inherited(cards, {"ZE_AFFINITY_MASK": "1,3"})
+    ordered = {"ZE_AFFINITY_MASK": "1,3", "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"}
+    assert xpu.inherited(cards, ordered) == (cards[1], cards[3])
 
 
 def test_a_lease_masks_by_number_in_pci_order(xpu: XpuCards) -> None:

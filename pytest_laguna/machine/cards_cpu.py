@@ -20,6 +20,7 @@ from pytest_laguna.machine.cards import Card, Observation, find
 from pytest_laguna.machine.errors import CardError
 
 MASK_VARIABLE = "LAGUNA_CPU_CARDS"
+MOST_SLOTS = 1024
 
 _KIBIBYTE = 1024
 
@@ -31,9 +32,13 @@ class CpuCards:
     mask_variable: ClassVar[str] = MASK_VARIABLE
 
     def __init__(self, slots: int) -> None:
-        """Take any number of slots, one or more."""
-        if slots < 1:
-            raise CardError(f"cpu: {slots} process slots; expected one or more", "choose cards by numbers from 0")
+        """Take any number of slots; more than there ever are cards in a host would be a slip.
+
+        Raises:
+            CardError: none, or more than ``MOST_SLOTS``.
+        """
+        if not 1 <= slots <= MOST_SLOTS:
+            raise CardError(f"cpu: {slots} process slots; expected 1 to {MOST_SLOTS}", "choose cards by numbers from 0")
         self._slots = slots
 
     def discover(self) -> tuple[Card, ...]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 from pytest_laguna.machine.cards import CardSource
@@ -13,6 +14,7 @@ from pytest_laguna.machine.cards_xpu import XpuCards
 from pytest_laguna.machine.errors import CardError
 
 LANES = ("cpu", "cuda", "xpu")
+SLOT = r"(?:cpu-slot-)?(\d{1,9})"
 
 
 def card_source(lane: str, requested: Sequence[str]) -> CardSource:
@@ -26,7 +28,7 @@ def card_source(lane: str, requested: Sequence[str]) -> CardSource:
         CardError: there is no such lane.
     """
     if lane == "cpu":
-        numbers = [int(entry) + 1 for entry in requested if entry.isdigit()]
+        numbers = [int(found[1]) + 1 for entry in requested if (found := re.fullmatch(SLOT, entry))]
         return CpuCards(max([len(os.sched_getaffinity(0)), *numbers]))
     if lane == "cuda":
         return CudaCards()

@@ -101,6 +101,7 @@ def test_each_lane_has_a_source_and_no_other_word_has(monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     assert [card_source(lane, ()).lane for lane in LANES] == list(LANES)
     assert len(card_source("cpu", ["0", "6"]).discover()) == 7
+    assert len(card_source("cpu", ["cpu-slot-6", "0"]).discover()) == 7
     assert len(card_source("cpu", ["0"]).discover()) == 2
     with pytest.raises(CardError, match="lane rocm is unknown: choose of cpu, cuda, xpu"):
         card_source("rocm", ())

@@ -32,9 +32,10 @@ def test_slots_go_round_the_allowed_cores_and_say_when_they_share_one(monkeypatc
     assert [card.name for card in CpuCards(2).discover()] == ["core 1", "core 3"]
 
 
-def test_no_slots_are_no_source() -> None:
-    with pytest.raises(CardError, match="0 process slots; expected one or more"):
-        CpuCards(0)
+@pytest.mark.parametrize("slots", [0, -1, 1025])
+def test_no_slots_and_too_many_are_refused(slots: int) -> None:
+    with pytest.raises(CardError, match=f"{slots} process slots; expected 1 to 1024"):
+        CpuCards(slots)
 
 
 def test_a_slots_memory_is_what_its_processes_hold() -> None:

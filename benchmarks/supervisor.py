@@ -33,7 +33,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_laguna.machine.process import Command, Ladder, SupervisedProcess, new_token, run
+from pytest_laguna.machine.command import Command, Ladder, new_token
+from pytest_laguna.machine.process import SupervisedProcess, run
 from pytest_laguna.machine.sweep import sweep
 from tests.supervised.child import wait_for_files
 from tests.supervised.observer import Owner, wait_without_bearers, watch

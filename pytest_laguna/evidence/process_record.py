@@ -21,7 +21,7 @@ class Reason(enum.StrEnum):
     EXITED = "exited"
     """It ended by itself."""
     STOPPED = "stopped"
-    """The controller asked for it."""
+    """The controller asked for it, or a signal to the supervisor."""
     DEADLINE = "deadline"
     MEMORY = "memory"
     OWNER_GONE = "owner-gone"
@@ -60,6 +60,8 @@ class ProcessRecord(Schema):
         leftovers: what was still alive when the child had ended by itself and the time to settle was over, or what a
             sweep found. It was killed, and still counts against the arm.
         survivors: what was still alive after SIGKILL and its seconds: stuck in the kernel, or not ours to signal.
+        proven_empty: whether the kernel said in the end that no process is left below the supervisor; a look at /proc
+            may not show all of them, as on a host that hides the processes of others.
         last_journal_line: the last whole line of the child's journal; None when it has none.
     """
 
@@ -71,6 +73,7 @@ class ProcessRecord(Schema):
     peak_memory_bytes: pydantic.NonNegativeInt | None
     leftovers: list[FoundProcess]
     survivors: list[FoundProcess]
+    proven_empty: bool
     last_journal_line: str | None
 
     @property
@@ -81,12 +84,15 @@ class ProcessRecord(Schema):
     @property
     def is_clean(self) -> bool:
         """Whether the child ended by itself with exit code 0 and left nothing behind."""
-        return self.reason is Reason.EXITED and self.exit_code == 0 and not self.leftovers and not self.survivors
+        nothing_left = self.proven_empty and not self.leftovers and not self.survivors
+        return self.reason is Reason.EXITED and self.exit_code == 0 and nothing_left
 
     def __str__(self) -> str:
         parts = [f"{self.reason}, {_exit_words(self.exit_code)} after {self.wall_seconds:.1f} s"]
         parts += [f"left behind: {process}" for process in self.leftovers]
         parts += [f"survived SIGKILL: {process}" for process in self.survivors]
+        if not self.proven_empty and not self.survivors:
+            parts.append("whether all of it has ended is not proven")
         return "; ".join(parts)
 
 

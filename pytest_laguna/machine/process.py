@@ -6,24 +6,21 @@ from __future__ import annotations
 import contextlib
 import marshal
 import os
-import secrets
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-
-import pydantic
 
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.process_record import ProcessRecord, Reason
 from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.machine import descent, supervisor
+from pytest_laguna.machine.command import Command, check_token
 from pytest_laguna.machine.sweep import sweep
 
 START_SECONDS = 60.0
@@ -41,65 +38,9 @@ _PROGRAM = (
 )
 """As a module, because a script would be compiled anew at each start; last on the path, so that it shadows nothing."""
 
-_STRICT = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
-
 
 class ProcessError(RuntimeError):
-    """A child that could not be started, or whose request makes no sense."""
-
-
-class Ladder(pydantic.BaseModel):
-    """How long each signal may take to empty the tree before the next is sent; the last is how long a kill may take."""
-
-    model_config = _STRICT
-
-    interrupt_seconds: float = pydantic.Field(ge=0, allow_inf_nan=False)
-    terminate_seconds: float = pydantic.Field(ge=0, allow_inf_nan=False)
-    kill_seconds: float = pydantic.Field(gt=0, allow_inf_nan=False)
-
-    @property
-    def seconds(self) -> float:
-        """The longest that all of it may take."""
-        return self.interrupt_seconds + self.terminate_seconds + self.kill_seconds
-
-
-class Command(pydantic.BaseModel):
-    """What to run, and within which bounds.
-
-    Attributes:
-        argv: the program, as an absolute path, and its arguments.
-        environment: all of it; nothing is inherited. The token is added.
-        directory: where it runs; ``stdout.log`` and ``stderr.log`` are made there and must not exist.
-        deadline_seconds: from its start to the ladder.
-        ladder: the end of every run that does not end by itself.
-        settle_seconds: how long what the child leaves behind may take to end by itself.
-        memory_limit_bytes: of the whole tree, as ``descent.memory_bytes`` counts; without one nothing is polled.
-        journal: a file whose last whole line belongs into the result.
-    """
-
-    model_config = _STRICT
-
-    argv: tuple[str, ...] = pydantic.Field(min_length=1)
-    environment: Mapping[str, str]
-    directory: Path
-    deadline_seconds: float = pydantic.Field(gt=0, allow_inf_nan=False)
-    ladder: Ladder
-    settle_seconds: float = pydantic.Field(ge=0, allow_inf_nan=False)
-    memory_limit_bytes: int | None = pydantic.Field(default=None, gt=0)
-    journal: Path | None = None
-
-    @pydantic.field_validator("argv")
-    @classmethod
-    def _absolute(cls, argv: tuple[str, ...]) -> tuple[str, ...]:
-        if not argv[0].startswith("/"):
-            message = f"argv[0]: expected an absolute path, found {argv[0]!r}: a search path would choose the program"
-            raise ValueError(message)
-        return argv
-
-
-def new_token() -> str:
-    """A token for a lease: nobody else's processes bear it."""
-    return secrets.token_hex(descent.TOKEN_DIGITS // 2)
+    """A child that could not be started, or of whose end nothing is known."""
 
 
 def run(command: Command, token: str) -> ProcessRecord:
@@ -124,10 +65,16 @@ class SupervisedProcess:
     supervisor_pid: int
 
     def __init__(self, command: Command, token: str) -> None:
-        """Prepare, and start nothing yet; see ``Command``. ``token`` is the lease's, from ``new_token``."""
-        if len(token) != descent.TOKEN_DIGITS or not set(token) <= set("0123456789abcdef"):
-            message = f"token: expected {descent.TOKEN_DIGITS} lower-case hexadecimal digits, found {token!r}"
-            raise ProcessError(message)
+        """Prepare, and start nothing yet.
+
+        Args:
+            command: what to run, and within which bounds.
+            token: the lease's, from ``new_token``. Should the supervisor be lost, every bearer is killed.
+
+        Raises:
+            ValueError: the token is none.
+        """
+        check_token(token)
         self._command = command
         self._token = token
         self._running = threading.Event()
@@ -149,7 +96,7 @@ class SupervisedProcess:
                 self._launch(theirs.fileno())
             heard = self._running.wait(START_SECONDS)
         except BaseException:
-            self._abandon()
+            self._stop_start()
             raise
         if not heard:
             self._abandon(patience_seconds=0)
@@ -180,6 +127,15 @@ class SupervisedProcess:
         except BaseException:
             self._abandon()
             raise
+
+    def _stop_start(self) -> None:
+        """End a start that did not come to its end in the way that any other phase is ended."""
+        if self._thread is None:
+            self._connection.close()  # nobody has the request yet: a supervisor that waits for it ends
+            self._ended.set()
+            return
+        with contextlib.suppress(ProcessError):
+            self.stop()
 
     def _launch(self, descriptor: int) -> None:
         """Exec the supervisor and send it the request."""
@@ -256,6 +212,7 @@ class SupervisedProcess:
             reason=Reason.SUPERVISOR_LOST,
             wait_status=None,
             last_signal=int(signal.SIGKILL) if swept.found else None,
+            proven_empty=False,
             wall_seconds=time.monotonic() - started_at,
             peak_memory_bytes=None,
             leftovers=swept.found,
@@ -276,7 +233,7 @@ class SupervisedProcess:
         """The result, once it is there."""
         self._wait_for_end(seconds)
         if self._record is None:
-            message = f"supervisor {self.supervisor_pid}: gave no usable result: see {self._command.directory}"
+            message = f"{self._command.argv[0]} in {self._command.directory}: its supervisor gave no usable result"
             raise ProcessError(message)
         return self._record
 
@@ -292,9 +249,6 @@ class SupervisedProcess:
 
     def _abandon(self, patience_seconds: float | None = None) -> None:
         """Hang up, which has the supervisor kill everything at once, and wait for that."""
-        if self._thread is None:
-            self._connection.close()
-            return
         with contextlib.suppress(OSError):  # it has ended in this moment
             self._connection.shutdown(socket.SHUT_WR)
         self._wait_for_end(self._command.ladder.kill_seconds if patience_seconds is None else patience_seconds)

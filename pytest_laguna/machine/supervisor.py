@@ -36,6 +36,8 @@ PACKET_BYTES = 1 << 20
 MEMORY_POLL_SECONDS = 0.5
 KILL_POLL_SECONDS = 0.02
 EXEC_FAILED = 127
+COMMAND_LIMIT = 1000
+"""Letters of a command in a report: many of them have to fit into one packet."""
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _RESTORED = (*_STOP_SIGNALS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
@@ -74,7 +76,9 @@ class Supervisor:
         reason = self._watch(request["deadline_seconds"])
         ended_by_itself = reason == "exited"
         if ended_by_itself:
-            self._wait_until(request["settle_seconds"], lambda: self._childless)
+            self._wait_until(
+                request["settle_seconds"], lambda: self._childless or self._owner_gone or self._stop_requested
+            )
         leftovers = _described(self._tree()) if ended_by_itself else []
         last_signal = self._end_tree(request["ladder"])
         self._report_exec()  # a child may end before its exec was noticed
@@ -86,6 +90,7 @@ class Supervisor:
             "peak_memory_bytes": None if self._memory_limit is None else self._peak_memory,
             "leftovers": leftovers,
             "survivors": _described(self._tree()),
+            "proven_empty": self._childless,
             "last_journal_line": _last_line(request["journal"]),
         })
 
@@ -235,7 +240,10 @@ def _start(request: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _described(processes: list[Process]) -> list[dict[str, Any]]:
-    return [{"pid": p.pid, "command": p.command(), "start_ticks": p.start_ticks} for p in processes]
+    return [
+        {"pid": process.pid, "command": process.command()[:COMMAND_LIMIT], "start_ticks": process.start_ticks}
+        for process in processes
+    ]
 
 
 def _last_line(path: str | None) -> str | None:

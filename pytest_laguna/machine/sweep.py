@@ -10,6 +10,7 @@ import time
 
 from pytest_laguna.evidence.process_record import FoundProcess
 from pytest_laguna.machine import descent
+from pytest_laguna.machine.command import check_token
 from pytest_laguna.machine.descent import Process
 
 POLL_SECONDS = 0.01
@@ -38,7 +39,11 @@ def sweep(token: str, *, seconds: float) -> Sweep:
     Args:
         token: the lease's.
         seconds: how long processes may take to end; one that is stuck in the kernel does not.
+
+    Raises:
+        ValueError: the token is none.
     """
+    check_token(token)
     spared = descent.ancestors(os.getpid())
     found: dict[tuple[int, int], FoundProcess] = {}
     end, empty_scans, left = time.monotonic() + seconds, 0, []

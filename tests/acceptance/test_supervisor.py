@@ -17,7 +17,8 @@ import pytest
 
 from pytest_laguna.evidence.process_record import ProcessRecord, Reason
 from pytest_laguna.machine import descent, process
-from pytest_laguna.machine.process import Command, Ladder, ProcessError, SupervisedProcess, new_token, run
+from pytest_laguna.machine.command import Command, Ladder, new_token
+from pytest_laguna.machine.process import ProcessError, SupervisedProcess, run
 from pytest_laguna.machine.sweep import sweep
 from tests.supervised import child
 from tests.supervised.observer import ROOT, Owner, wait_without_bearers, watch
@@ -105,6 +106,17 @@ def test_the_next_start_sweeps_what_two_deaths_left(tmp_path: Path) -> None:
     assert [found.command for found in swept.found if "retitled" in found.command]
     assert swept.survivors == []
     assert sweep(owner.token, seconds=PATIENCE).found == []
+
+
+@pytest.mark.parametrize("who", ["controller", "child"])
+def test_nothing_waits_for_leftovers_to_settle_once_the_controller_wants_an_end(who: str, tmp_path: Path) -> None:
+    with Owner("leaves-a-daemon", tmp_path, ladder_seconds=0.1, settle_seconds=600.0) as owner:
+        owner.heard("starting")
+        supervisor_pid = int(owner.heard("running")[0])
+        with watch(tmp_path, "leaves-a-daemon", supervisor_pid) as watched:
+            assert len(watched.wait_until_gone(0.5)) == 2
+            owner.process.send_signal(signal.SIGKILL if who == "controller" else signal.SIGINT)
+            assert watched.wait_until_gone(PATIENCE) == []
 
 
 def test_without_a_supervisor_a_daemon_does_survive_and_is_seen(tmp_path: Path) -> None:
@@ -232,7 +244,7 @@ def test_an_interrupt_while_the_child_is_started(milliseconds: int, tmp_path: Pa
         time.sleep(milliseconds / 1000)
         owner.process.send_signal(signal.SIGINT)
         owner.process.wait()
-        assert wait_without_bearers(owner.token, 0) == []
+        assert wait_without_bearers(owner.token, PATIENCE) == []
 
 
 def test_a_second_interrupt_skips_the_ladder(tmp_path: Path) -> None:
@@ -267,6 +279,7 @@ def test_what_survives_a_kill_is_reported(tmp_path: Path, token: str, monkeypatc
     assert record.exit_code is None
     assert {found.pid for found in record.survivors} == {int(path.name) for path in (tmp_path / "pids").iterdir()}
     assert all("child.py double-fork" in found.command for found in record.survivors)
+    assert not record.proven_empty
     assert "survived SIGKILL: pid" in str(record)
     # The daemon really is there; the direct child died with its supervisor.
     assert sweep(token, seconds=PATIENCE).found != []
@@ -322,6 +335,18 @@ def test_a_supervisor_that_says_nothing_is_given_up(
         run(program(tmp_path, "/bin/true"), token)
 
 
+def test_an_interrupt_before_the_supervisor_runs(tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_arguments: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", interrupt)
+    process_ = SupervisedProcess(program(tmp_path, "/bin/true"), token)
+    with pytest.raises(KeyboardInterrupt), process_:
+        pass
+    with pytest.raises(ProcessError, match=r"/bin/true in .*: its supervisor gave no usable result"):
+        process_.stop()
+
+
 def test_a_program_that_does_not_exist(tmp_path: Path, token: str) -> None:
     with pytest.raises(ProcessError, match=r"^/bin/nonesuch in .*: could not be run: .*No such file or directory"):
         run(program(tmp_path, "/bin/nonesuch"), token)
@@ -340,8 +365,32 @@ def test_a_command_without_bounds_is_refused(changes: dict[str, object], tmp_pat
 
 @pytest.mark.parametrize("bad", ["", "g" * 32, "A" * 32, "0" * 31])
 def test_a_token_that_is_none_is_refused(bad: str, tmp_path: Path) -> None:
-    with pytest.raises(ProcessError, match="token: expected 32 lower-case hexadecimal digits"):
+    with pytest.raises(ValueError, match="token: expected 32 lower-case hexadecimal digits"):
         SupervisedProcess(program(tmp_path, "/bin/true"), bad)
+    with pytest.raises(ValueError, match="token: expected 32 lower-case hexadecimal digits"):
+        sweep(bad, seconds=1)
+
+
+def test_a_tree_of_which_nothing_is_seen_is_not_proven_empty(
+    tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a host that hides the processes of others."""
+    blind = "from pytest_laguna.machine import descent; descent.live_processes = lambda: (); from pytest_laguna"
+    monkeypatch.setattr(process, "_PROGRAM", process._PROGRAM.replace("from pytest_laguna", blind, 1))
+    ladder = Ladder(interrupt_seconds=0, terminate_seconds=0, kill_seconds=0.3)
+    record = run(command("leaves-a-daemon", tmp_path, ladder=ladder), token)
+    assert (record.leftovers, record.survivors, record.proven_empty) == ([], [], False)
+    assert not record.is_clean
+    assert str(record).endswith("whether all of it has ended is not proven")
+    assert len(sweep(token, seconds=PATIENCE).found) == 1
+
+
+def test_words_that_are_not_ascii(tmp_path: Path, token: str) -> None:
+    directory = tmp_path / "Größe 日本"
+    directory.mkdir()
+    record = run(program(directory, "/bin/sh", "-c", 'echo "$0 $A"', "naïve", environment={"A": "é\udcff"}), token)
+    assert record.is_clean
+    assert (directory / "stdout.log").read_bytes() == "naïve é".encode() + b"\xff\n"
 
 
 def test_output_of_another_run_is_never_overwritten(tmp_path: Path, token: str) -> None:

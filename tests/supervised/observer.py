@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from pytest_laguna.machine import descent, kernel
-from pytest_laguna.machine.process import new_token
+from pytest_laguna.machine.command import new_token
 from tests.supervised.child import KINDS, wait_for_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,9 +66,10 @@ def wait_without_bearers(token: str, seconds: float) -> list[str]:
 class Owner:
     """A controller that runs in a process of its own, in a session of its own."""
 
-    def __init__(self, kind: str, directory: Path, ladder_seconds: float = 30.0) -> None:
+    def __init__(self, kind: str, directory: Path, ladder_seconds: float = 30.0, settle_seconds: float = 0.2) -> None:
         self.token = new_token()
-        argv = [sys.executable, "-m", "tests.supervised.owner", kind, str(directory), self.token, str(ladder_seconds)]
+        argv = [sys.executable, "-m", "tests.supervised.owner", kind, str(directory), self.token]
+        argv += [str(ladder_seconds), str(settle_seconds)]
         self.process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
         assert self.process.stdout is not None
         self._output = self.process.stdout

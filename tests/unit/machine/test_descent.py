@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from pytest_laguna.machine import descent
+from pytest_laguna.machine.command import new_token
 from pytest_laguna.machine.descent import Process
-from pytest_laguna.machine.process import new_token
 from pytest_laguna.machine.sweep import sweep
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a supervised child is asked to run, within which bounds, and under whose token."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+import pydantic
+
+from pytest_laguna.machine import descent
+
+_STRICT = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Ladder(pydantic.BaseModel):
+    """How long each signal may take to empty the tree before the next is sent; the last is how long a kill may take."""
+
+    model_config = _STRICT
+
+    interrupt_seconds: float = pydantic.Field(ge=0, allow_inf_nan=False)
+    terminate_seconds: float = pydantic.Field(ge=0, allow_inf_nan=False)
+    kill_seconds: float = pydantic.Field(gt=0, allow_inf_nan=False)
+
+    @property
+    def seconds(self) -> float:
+        """The longest that all of it may take."""
+        return self.interrupt_seconds + self.terminate_seconds + self.kill_seconds
+
+
+class Command(pydantic.BaseModel):
+    """What to run, and within which bounds.
+
+    Attributes:
+        argv: the program, as an absolute path, and its arguments.
+        environment: all of it; nothing is inherited. The token is added.
+        directory: where it runs; ``stdout.log`` and ``stderr.log`` are made there and must not exist.
+        deadline_seconds: from its start to the ladder.
+        ladder: the end of every run that does not end by itself.
+        settle_seconds: how long what the child leaves behind may take to end by itself.
+        memory_limit_bytes: of the whole tree, as ``descent.memory_bytes`` counts; without one nothing is polled.
+        journal: a file whose last whole line belongs into the result.
+    """
+
+    model_config = _STRICT
+
+    argv: tuple[str, ...] = pydantic.Field(min_length=1)
+    environment: Mapping[str, str]
+    directory: Path
+    deadline_seconds: float = pydantic.Field(gt=0, allow_inf_nan=False)
+    ladder: Ladder
+    settle_seconds: float = pydantic.Field(ge=0, allow_inf_nan=False)
+    memory_limit_bytes: int | None = pydantic.Field(default=None, gt=0)
+    journal: Path | None = None
+
+    @pydantic.field_validator("argv")
+    @classmethod
+    def _absolute(cls, argv: tuple[str, ...]) -> tuple[str, ...]:
+        if not argv[0].startswith("/"):
+            message = f"argv[0]: expected an absolute path, found {argv[0]!r}: a search path would choose the program"
+            raise ValueError(message)
+        return argv
+
+
+def new_token() -> str:
+    """A token for a lease: nobody else's processes bear it."""
+    return secrets.token_hex(descent.TOKEN_DIGITS // 2)
+
+
+def check_token(token: str) -> None:
+    """Refuse what is no token.
+
+    Raises:
+        ValueError: it is not ``descent.TOKEN_DIGITS`` lower-case hexadecimal digits.
+    """
+    if len(token) != descent.TOKEN_DIGITS or not set(token) <= set("0123456789abcdef"):
+        message = f"token: expected {descent.TOKEN_DIGITS} lower-case hexadecimal digits, found {token!r}"
+        raise ValueError(message)

@@ -109,6 +109,12 @@ def test_the_good_audit_passes() -> None:
     assert judged(state(0), busy) == (Verdict.PASS, "the host stayed within its limits for 30.0 s")
 
 
+def test_a_value_at_its_limit_passes() -> None:
+    edge = {"temperatures_celsius": {"a": 90.0}, "memory_available_bytes": 8 << 30, "load": [1.5, 0.0, 0.0]}
+    counted = {"throttle_counts": SAME | {"cpu0 core_throttle_count": 6}}
+    assert judged(state(0, **edge), state(30, **edge, **counted))[0] is Verdict.PASS
+
+
 def test_every_rule_has_a_mutant() -> None:
     assert {rule for rule, *_ in MUTANTS} == HOST_RULES.keys()
 

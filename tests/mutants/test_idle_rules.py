@@ -176,6 +176,21 @@ def test_the_good_record_passes_whatever_its_utilisation(phase: str) -> None:
     assert judged(good(phase)) == (Verdict.PASS, f"4 cards idle {phase} the lease in 13 looks")
 
 
+def test_a_lane_whose_telemetry_opens_no_device_has_no_observer() -> None:
+    facts = good() | {"lane": "cuda"}
+    for snapshot in facts["snapshots"]:
+        snapshot["observer"] = None
+    assert judged(facts)[0] is Verdict.PASS
+
+
+def test_what_is_just_enough_passes() -> None:
+    facts = good()
+    _set([BASELINE] * 4, "settling", 1, "used_bytes")(facts)
+    _set(BASELINE, *LOOK, "cards", 2, "memory_used_bytes")(facts)
+    exact = LAB.model_copy(update={"seconds": 72.0})
+    assert judged(facts, exact)[0] is Verdict.PASS
+
+
 def test_the_other_idle_form_passes_too() -> None:
     facts = good()
     for snapshot in facts["snapshots"]:

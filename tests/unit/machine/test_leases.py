@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_laguna.evidence.process_record import FoundProcess
-from pytest_laguna.machine import lease_directory, leases
+from pytest_laguna.machine import descent, lease_directory, leases
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.cards_cpu import CpuCards
 from pytest_laguna.machine.errors import LeaseError
@@ -164,6 +164,27 @@ def test_a_survivor_keeps_the_card_in_quarantine(place: Place) -> None:
     assert place.states() == {"cpu-slot-0": ("quarantined", False, True)}
     place.survivors = []
     place.lease(CARDS).release()
+
+
+def test_only_the_cards_of_the_survivors_lease_are_blamed(place: Place) -> None:
+    place.lease(CARDS[:2]).quarantine("x")
+    other = place.lease(CARDS[2:])
+    other.quarantine("y")
+    left = FoundProcess(pid=7, command="python stuck.py", start_ticks=5)
+    with pytest.raises(LeaseError, match=r"cards \['cpu-slot-2'\] are quarantined: process 7"):
+        leases.acquire(
+            CARDS,
+            ATTEMPT,
+            sweep=lambda token: Sweep([], [left] if token == other.token else []),
+            idle=place.idle,
+            directory=place.path,
+        )
+
+
+def test_a_host_that_hides_its_processes_gives_no_lease(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descent, "find", lambda _pid: None)
+    with pytest.raises(LeaseError, match="expected this process, saw nothing: mount /proc"):
+        place.lease()
 
 
 def test_a_card_that_is_not_idle_stays_in_quarantine(place: Place) -> None:

@@ -204,7 +204,7 @@ def test_a_sweep_spares_itself_and_those_above_it() -> None:
     script = f'"{sys.executable}" -c "{code}" {token}; echo alive'
     argv = ["/bin/sh", "-c", script]
     done = subprocess.run(
-        argv, cwd=ROOT, env={descent.TOKEN_VARIABLE: token}, check=True, capture_output=True, text=True
+        argv, cwd=ROOT, env=os.environ | {descent.TOKEN_VARIABLE: token}, check=True, capture_output=True, text=True
     )
     assert done.stdout == "[]\nalive\n"
 

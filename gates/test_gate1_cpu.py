@@ -186,9 +186,18 @@ DRIFTS: dict[str, tuple[str, Callable[[torch.Tensor], object]]] = {
     "shape": ("shape", lambda t: t.as_strided_((1, *t.shape[1:]), t.stride())),
     "stride": ("stride", lambda t: t.as_strided_(t.shape, (t.stride(0), 1, 1, 1))),
     "dtype": ("dtype", lambda t: setattr(t, "data", t.view(torch.float16))),
-    "device": ("data_ptr", lambda t: torch.utils.swap_tensors(t, torch.empty_like(t, device="meta"))),
     "resize": ("shape", lambda t: t.resize_(2, 2, 2, 2)),
 }
+
+
+def drift_to_another_device(contract: Contract, tensor: torch.Tensor, cache: torch.Tensor) -> str:
+    """Swap another device's tensor under an object: torch refuses while the native contract holds it, or the use does."""
+    try:
+        torch.utils.swap_tensors(tensor, torch.empty_like(tensor, device="meta"))
+    except RuntimeError as error:
+        assert contract.forward(cache) is contract.canonical
+        return f"torch: {str(error).splitlines()[0]}"
+    return refused(ContractError, contract.forward, cache)
 
 
 @pytest.mark.gate(1)
@@ -206,6 +215,9 @@ def test_source_drift_is_rejected(prove: Prove) -> None:
                 message = refused(ContractError, use, cache)
                 assert f"source.{field}: expected" in message
             messages[drift] = message
+        cache = support.make_cache()
+        contract = build(validator, cache)
+        messages[f"device, {validator}"] = drift_to_another_device(contract, cache, cache)
         for other in (lambda c: c.view(c.shape), torch.clone, lambda c: c.to("meta"), lambda _c: torch.tensor([])):
             cache = support.make_cache()
             contract = build(validator, cache)
@@ -231,6 +243,9 @@ def test_cached_view_object_or_metadata_drift_is_rejected(prove: Prove) -> None:
                     message = refused(ContractError, contract.forward, cache)
                     assert f"{name}.{field}: expected" in message, drift
                     refusals += 1
+                cache = support.make_cache(kv_heads=1)
+                contract = build(validator, cache)
+                assert drift_to_another_device(contract, getattr(contract, path).views[part], cache)
                 cache = support.make_cache()
                 contract = build(validator, cache)
                 seam = getattr(contract, path)

@@ -4,9 +4,10 @@
  *
  * A tensor is read through the DLPack C exchange API that torch publishes since 2.10
  * (torch.Tensor.__dlpack_c_exchange_api__): address, shape, strides, data type and device, without torch's
- * headers and without making a capsule. DLPack folds the storage offset into the address, so the offset is asked
- * of the tensor itself. Nothing here decides what an error says: on any difference the Python contract is called,
- * which names the field; if that one sees nothing, the two disagree and that is raised.
+ * headers and without making a capsule. DLPack folds the storage offset into the address, so the offset is read
+ * through torch's C shim (aoti_torch_get_storage_offset), which costs a tenth of the Python method. Nothing here
+ * decides what an error says: on any difference the Python contract is called, which names the field; if that one
+ * sees nothing, the two disagree and that is raised.
  *
  * Both types are heap types of a multi-phase module, tracked by the garbage collector because they hold tensors
  * and callables. They are immutable except for Seam.views, whose replacement the contract must notice.
@@ -15,6 +16,7 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include <dlfcn.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -22,9 +24,17 @@
 
 enum { DIMENSIONS = 4, VIEWS = 4, TENSORS = 1 + VIEWS };
 
+/* The part of torch's C shim that is used, whose binary interface torch keeps stable
+ * (torch/csrc/inductor/aoti_torch/c/shim.h; seen in torch 2.11 to 2.14). Both return 0 for success. */
+typedef struct {
+    int32_t (*get_storage_offset)(void *tensor, int64_t *offset);
+    int32_t (*delete_tensor)(void *tensor);
+} Shim;
+
 typedef struct {
     const DLPackExchangeAPI *api;
-    PyObject *storage_offset; /* the descriptor of torch.Tensor.storage_offset */
+    Shim shim;
+    PyObject *make_handle; /* torch._C._aoti.unsafe_alloc_void_ptr_from_tensor */
     PyObject *dim;            /* the interned keyword */
     PyObject *refuse_seam_call;
     PyObject *refuse_disagreement;
@@ -212,6 +222,7 @@ static PyType_Spec seam_spec = {
 
 typedef struct {
     PyObject *tensor; /* strong: its identity cannot be reused while we hold it */
+    void *handle;     /* the same tensor for the shim; ours to delete */
     void *data;
     uint64_t byte_offset;
     int64_t storage_offset;
@@ -224,8 +235,8 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     const DLPackExchangeAPI *api; /* static in torch, for the life of the process */
-    PyObject *storage_offset;     /* the descriptor of torch.Tensor.storage_offset; keeps read_offset alive */
-    PyCFunction read_offset;      /* its C function, which takes no arguments */
+    Shim shim;
+    PyObject *make_handle;
     PyObject *owner;
     PyObject *explain;
     Seam *raw;
@@ -237,24 +248,19 @@ typedef struct {
     unsigned long long update_hits;
 } Contract;
 
-/* Read a tensor's storage offset. Returns 0, or -1 with an exception set.
+/* Make the shim's handle of a tensor. Returns NULL with an exception.
  *
- * Calls the method's C function without looking it up and without an argument vector: three of these calls are a
- * third of a check. ``record`` has seen that the tensor is of the descriptor's type. */
-static int
-read_storage_offset(const Contract *self, PyObject *tensor, int64_t *offset)
+ * The handle shares the tensor's own implementation, so a change in place is seen through it. Another implementation
+ * cannot come under the same object: torch.utils.swap_tensors refuses tensors that have a second owner. The collector
+ * does not look behind such an owner either: a tensor that refers to its contract lives until the contract is
+ * dropped. */
+static void *
+make_handle(const Contract *self, PyObject *tensor)
 {
-    PyObject *result = self->read_offset(tensor, NULL);
-    if (result == NULL) {
-        return -1;
-    }
-    long long value = PyLong_AsLongLong(result);
-    Py_DECREF(result);
-    if (value == -1 && PyErr_Occurred()) {
-        return -1;
-    }
-    *offset = value;
-    return 0;
+    PyObject *capsule = PyObject_CallOneArg(self->make_handle, tensor);
+    void *handle = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, NULL);
+    Py_XDECREF(capsule);
+    return handle;
 }
 
 /* Record a tensor as it is. Returns 0, or -1 with an exception set. */
@@ -263,10 +269,13 @@ record(Contract *self, PyObject *tensor)
 {
     Signature *signature = &self->signatures[self->distinct];
     DLTensor now;
-    if (!PyObject_TypeCheck(tensor, PyDescr_TYPE(self->storage_offset))) {
-        PyErr_Format(PyExc_TypeError, "Contract: expected torch tensors, seen %s", Py_TYPE(tensor)->tp_name);
+    void *handle = make_handle(self, tensor);
+    if (handle == NULL) {
         return -1;
     }
+    signature->handle = handle;
+    signature->tensor = Py_NewRef(tensor);
+    self->distinct++; /* from here on it is released with the contract */
     if (self->api->dltensor_from_py_object_no_sync(tensor, &now) != 0) {
         if (!PyErr_Occurred()) {
             PyErr_SetString(PyExc_TypeError, "Contract: expected a tensor that DLPack can describe");
@@ -278,7 +287,8 @@ record(Contract *self, PyObject *tensor)
                      (int)DIMENSIONS, (int)now.ndim);
         return -1;
     }
-    if (read_storage_offset(self, tensor, &signature->storage_offset) < 0) {
+    if (self->shim.get_storage_offset(handle, &signature->storage_offset) != 0) {
+        PyErr_SetString(PyExc_RuntimeError, "Contract: expected a tensor with a storage offset");
         return -1;
     }
     signature->data = now.data;
@@ -287,8 +297,6 @@ record(Contract *self, PyObject *tensor)
     signature->dtype = now.dtype;
     memcpy(signature->shape, now.shape, sizeof signature->shape);
     memcpy(signature->strides, now.strides, sizeof signature->strides);
-    signature->tensor = Py_NewRef(tensor);
-    self->distinct++;
     return 0;
 }
 
@@ -311,11 +319,8 @@ holds(const Contract *self, const Signature *signature)
         || memcmp(now.strides, signature->strides, sizeof signature->strides) != 0) {
         return 0;
     }
-    if (read_storage_offset(self, signature->tensor, &storage_offset) < 0) {
-        PyErr_Clear();
-        return 0;
-    }
-    return storage_offset == signature->storage_offset;
+    return self->shim.get_storage_offset(signature->handle, &storage_offset) == 0
+           && storage_offset == signature->storage_offset;
 }
 
 /* Whether a seam still hands out the very aliases it was made with. */
@@ -376,7 +381,7 @@ static int
 contract_traverse(Contract *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->storage_offset);
+    Py_VISIT(self->make_handle);
     Py_VISIT(self->owner);
     Py_VISIT(self->explain);
     Py_VISIT(self->raw);
@@ -407,7 +412,7 @@ contract_dealloc(Contract *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     Py_CLEAR(self->explain);
-    Py_CLEAR(self->storage_offset);
+    Py_CLEAR(self->make_handle);
     Py_CLEAR(self->owner);
     Py_CLEAR(self->raw);
     Py_CLEAR(self->canonical);
@@ -415,6 +420,7 @@ contract_dealloc(Contract *self)
         Py_CLEAR(self->held[i]);
     }
     for (int i = 0; i < self->distinct; i++) {
+        (void)self->shim.delete_tensor(self->signatures[i].handle);
         Py_CLEAR(self->signatures[i].tensor);
     }
     type->tp_free(self);
@@ -468,8 +474,8 @@ contract_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
         return NULL;
     }
     self->api = state->api;
-    self->storage_offset = Py_NewRef(state->storage_offset);
-    self->read_offset = ((PyMethodDescrObject *)state->storage_offset)->d_method->ml_meth;
+    self->shim = state->shim;
+    self->make_handle = Py_NewRef(state->make_handle);
     self->owner = Py_NewRef(owner);
     self->explain = Py_NewRef(explain);
     self->raw = (Seam *)Py_NewRef(raw);
@@ -542,20 +548,21 @@ find_exchange_api(PyObject *tensor)
     return api;
 }
 
-/* Find torch.Tensor.storage_offset, which must be a C method without arguments. Returns NULL with an exception. */
-static PyObject *
-find_storage_offset(PyObject *tensor)
+/* Find the shim in the library that torch has loaded. Returns 0, or -1 with an exception set. */
+static int
+find_shim(Shim *shim)
 {
-    PyObject *method = PyObject_GetAttrString(tensor, "storage_offset");
-    if (method == NULL) {
-        return NULL;
+    void *library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (library != NULL) {
+        *(void **)&shim->get_storage_offset = dlsym(library, "aoti_torch_get_storage_offset");
+        *(void **)&shim->delete_tensor = dlsym(library, "aoti_torch_delete_tensor_object");
+        (void)dlclose(library); /* torch itself keeps it loaded */
     }
-    if (!Py_IS_TYPE(method, &PyMethodDescr_Type) || ((PyMethodDescrObject *)method)->d_method->ml_flags != METH_NOARGS) {
-        PyErr_Format(PyExc_ImportError, "torch.Tensor.storage_offset: expected a C method without arguments, seen %R",
-                     method);
-        Py_CLEAR(method);
+    if (library == NULL || shim->get_storage_offset == NULL || shim->delete_tensor == NULL) {
+        PyErr_SetString(PyExc_ImportError, "torch's C shim: expected it in libtorch_cpu.so, seen none");
+        return -1;
     }
-    return method;
+    return 0;
 }
 
 /* Read what is needed of torch. Returns 0, or -1 with an exception set. */
@@ -564,13 +571,13 @@ find_torch(ModuleState *state)
 {
     PyObject *torch = PyImport_ImportModule("torch");
     PyObject *tensor = torch == NULL ? NULL : PyObject_GetAttrString(torch, "Tensor");
-    if (tensor != NULL) {
-        state->api = find_exchange_api(tensor);
-        state->storage_offset = state->api == NULL ? NULL : find_storage_offset(tensor);
-    }
+    state->api = tensor == NULL ? NULL : find_exchange_api(tensor);
+    PyObject *shim = state->api == NULL ? NULL : PyImport_ImportModule("torch._C._aoti");
+    state->make_handle = shim == NULL ? NULL : PyObject_GetAttrString(shim, "unsafe_alloc_void_ptr_from_tensor");
+    Py_XDECREF(shim);
     Py_XDECREF(tensor);
     Py_XDECREF(torch);
-    return state->storage_offset == NULL ? -1 : 0;
+    return state->make_handle == NULL ? -1 : find_shim(&state->shim);
 }
 
 static int
@@ -608,7 +615,7 @@ static int
 module_traverse(PyObject *module, visitproc visit, void *arg)
 {
     ModuleState *state = PyModule_GetState(module);
-    Py_VISIT(state->storage_offset);
+    Py_VISIT(state->make_handle);
     Py_VISIT(state->dim);
     Py_VISIT(state->refuse_seam_call);
     Py_VISIT(state->refuse_disagreement);
@@ -621,7 +628,7 @@ static int
 module_clear(PyObject *module)
 {
     ModuleState *state = PyModule_GetState(module);
-    Py_CLEAR(state->storage_offset);
+    Py_CLEAR(state->make_handle);
     Py_CLEAR(state->dim);
     Py_CLEAR(state->refuse_seam_call);
     Py_CLEAR(state->refuse_disagreement);

@@ -191,7 +191,7 @@ DRIFTS: dict[str, tuple[str, Callable[[torch.Tensor], object]]] = {
 
 
 def drift_to_another_device(contract: Contract, tensor: torch.Tensor, cache: torch.Tensor) -> str:
-    """Swap another device's tensor under an object: torch refuses while the native contract holds it, or the use does."""
+    """Swap in another device's tensor: torch refuses that while the native contract holds it, else the use does."""
     try:
         torch.utils.swap_tensors(tensor, torch.empty_like(tensor, device="meta"))
     except RuntimeError as error:

@@ -122,6 +122,10 @@ def test_cards_are_chosen_in_the_order_of_the_request_and_keep_their_numbers() -
     assert select(CARDS, ["2"], CARDS[1:], {}) == (CARDS[2],)  # and not the third of two
 
 
+def test_eight_characters_are_enough_when_they_name_one_card() -> None:
+    assert select(CARDS, ["GPU-bbbb"], CARDS, {}) == (CARDS[2],)
+
+
 @pytest.mark.parametrize("entry", ["1", "GPU-aaaaaaaa-2222", "gpu-AAAAAAAA-2", "GPU-aaaaaaaa-2"])
 def test_a_card_goes_by_its_number_its_identity_or_enough_of_it(entry: str) -> None:
     assert select(CARDS, [entry], CARDS, {}) == (CARDS[1],)
@@ -132,6 +136,7 @@ def test_a_card_goes_by_its_number_its_identity_or_enough_of_it(entry: str) -> N
     [
         ([], CARDS, {}, "expected at least one card, saw none"),
         (["3"], CARDS, {}, "3 is unknown"),
+        (["GPU-bbb"], CARDS, {}, "GPU-bbb is unknown"),
         ([""], CARDS, {}, "an empty entry is unknown"),
         (["-1"], CARDS, {}, "-1 is unknown"),
         (["GPU-a"], CARDS, {}, "GPU-a is unknown"),

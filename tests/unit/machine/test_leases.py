@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
@@ -316,6 +317,18 @@ def test_a_damaged_record_is_refused_and_names_its_file(place: Place, content: b
 def test_a_record_that_does_not_fit_is_refused_before_anything_is_held(place: Place) -> None:
     with pytest.raises(LeaseError, match="expected at most 4096: shorten --sealed-root"):
         place.lease(attempt=Path("/" + "x" * 4096))
+    place.lease().release()
+
+
+def test_a_record_that_cannot_be_written_whole_gives_no_lease(place: Place) -> None:
+    def full(_descriptor: int, _content: bytes, _offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for pwrite, message in ((full, "not written .No space left on device"), (lambda *_: 7, "7 of 4096 bytes written")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "pwrite", pwrite)
+            with pytest.raises(LeaseError, match=rf"{message}.*: make room on its disk"):
+                place.lease()
     place.lease().release()
 
 

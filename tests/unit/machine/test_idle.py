@@ -66,18 +66,34 @@ def test_a_process_on_a_slot_is_blamed_on_whom_it_belongs_to(
     assert reason.startswith(f"no-holder: process {child.pid}, started at tick ")
 
 
+class Freed(CpuCards):
+    """Slots whose holder goes away before the third look, however slow the host is."""
+
+    def __init__(self, slots: int, holder: subprocess.Popen[bytes]) -> None:
+        super().__init__(slots)
+        self.holder = holder
+        self.looks = 0
+
+    def observe(self, cards: Sequence[Card], token: str | None) -> Observation:
+        self.looks += 1
+        if self.looks == 3:
+            self.holder.communicate()
+        return super().observe(cards, token)
+
+
 def test_memory_that_comes_back_late_is_waited_for_and_the_curve_is_kept() -> None:
-    program = "import time; block = bytearray(96 << 20); print(flush=True); time.sleep(0.7)"
-    with subprocess.Popen([sys.executable, "-c", program], env={MASK_VARIABLE: "20"}, stdout=subprocess.PIPE) as child:
+    program = "import sys; block = bytearray(96 << 20); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env={MASK_VARIABLE: "20"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        curve = idle.settle(SLOTS, CARDS, TOKEN, 0, deadline_seconds=30)
-    first, last = curve[0], curve[-1]
-    assert (first.used_bytes[0] or 0) > 64 * MEBIBYTE
-    assert first.used_bytes[1] == 0
-    assert last.used_bytes == [0, 0]
-    assert [point.seconds for point in curve] == sorted({point.seconds for point in curve})
-    assert len(curve) >= 3
+        curve = idle.settle(Freed(22, child), CARDS, TOKEN, 0, deadline_seconds=300)
+    held = [(point.used_bytes[0] or 0) > 64 * MEBIBYTE for point in curve]
+    assert held == [True, True, False]
+    assert [point.used_bytes[1] for point in curve] == [0, 0, 0]
+    assert curve[2].used_bytes == [0, 0]
+    assert 2 * idle.POLL_SECONDS <= curve[2].seconds < 300
 
 
 def test_memory_that_does_not_come_back_ends_the_wait_and_fails_the_lease() -> None:
@@ -85,7 +101,7 @@ def test_memory_that_does_not_come_back_ends_the_wait_and_fails_the_lease() -> N
     with sleeper(**{MASK_VARIABLE: "20"}, LAGUNA_LEASE=TOKEN):
         start = time.monotonic()
         record = idle.take_record(SLOTS, CARDS, phase="after", token=TOKEN, requirement=requirement, settle_seconds=0.4)
-        assert time.monotonic() - start < 20
+        assert time.monotonic() - start < 120
     assert record.settling[-1].seconds >= 0.4
     assert judge_idle(record, requirement)[0] is Verdict.FAIL
 
@@ -130,7 +146,7 @@ def test_a_card_without_memory_telemetry_is_not_proven_and_not_waited_for(xpu: X
     xpu_host.say(statistics={"device_level": []})
     start = time.monotonic()
     record = idle.take_record(xpu, xpu.discover()[:1], phase="after", token=TOKEN, requirement=LAB, settle_seconds=300)
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 250
     verdict, reason = judge_idle(record, LAB)
     assert verdict is Verdict.NOT_PROVEN
     assert reason.startswith(f"telemetry-present: look 0: card {ADDRESSES[0]} shows no memory")

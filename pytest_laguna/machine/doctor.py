@@ -194,7 +194,7 @@ def _ask(interpreter: Path) -> Engine | Problem:
         environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": home, "VLLM_LOGGING_LEVEL": "ERROR"}
         try:
             done = subprocess.run(
-                [interpreter, "-I", "-c", _QUESTION],
+                [interpreter.absolute(), "-I", "-c", _QUESTION],
                 cwd=home,
                 env=environment,
                 check=False,

@@ -49,6 +49,11 @@ def test_a_ready_lane_shows_its_cards_and_its_engine(tmp_path: Path, place: Path
     assert text.endswith("leases: none\n")
 
 
+def test_an_interpreter_may_be_named_from_here(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(answering(tmp_path).parent)
+    assert doctor.diagnose({"cpu": Path("python")}, directory=place).ready("cpu")
+
+
 def test_a_lane_without_its_vendors_library_says_how_to_get_it(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

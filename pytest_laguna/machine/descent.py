@@ -112,6 +112,12 @@ def descendants(root: int) -> list[Process]:
     return found
 
 
+def own_children() -> list[int]:
+    """The pids of this process's children, in one read; none on a kernel without ``CONFIG_PROC_CHILDREN``."""
+    pid = os.getpid()
+    return [int(word) for word in _read(f"/proc/{pid}/task/{pid}/children").split()]
+
+
 def ancestors(pid: int) -> set[int]:
     """The pids of a process and of those above it."""
     found: set[int] = set()

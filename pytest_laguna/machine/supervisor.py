@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 PACKET_BYTES = 1 << 20
 MEMORY_POLL_SECONDS = 0.5
 KILL_POLL_SECONDS = 0.02
+CHILDREN_POLL_SECONDS = 0.001
 EXEC_FAILED = 127
 COMMAND_LIMIT = 1000
 """Letters of a command in a report: many of them have to fit into one packet."""
@@ -122,12 +123,26 @@ class Supervisor:
             last_signal = int(number)
             self._signal_tree(number)
             self._wait_until(seconds, lambda: self._childless or self._owner_gone)
-        end = time.monotonic() + kill_seconds
-        while not self._childless and time.monotonic() < end:
+        if not self._childless:
             last_signal = int(signal.SIGKILL)
-            self._signal_tree(signal.SIGKILL)  # again and again: a process may fork before the signal reaches it
-            self._wait(min(end, time.monotonic() + KILL_POLL_SECONDS))
+            self._kill_tree(time.monotonic() + kill_seconds)
         return last_signal
+
+    def _kill_tree(self, end: float) -> None:
+        """Kill until the kernel says that no child is left.
+
+        A process may fork before the signal reaches it, and its child do the same. Whoever is left of such a chain has
+        become our own child, and those are found in much less time than a process lives.
+        """
+        while not self._childless and time.monotonic() < end:
+            self._signal_tree(signal.SIGKILL)
+            self._kill_children(min(end, time.monotonic() + KILL_POLL_SECONDS))
+
+    def _kill_children(self, until: float) -> None:
+        while not self._childless and time.monotonic() < until:
+            for pid in descent.own_children():
+                _kill_child(pid)
+            self._wait(min(until, time.monotonic() + CHILDREN_POLL_SECONDS))
 
     def _tree(self) -> list[Process]:
         return [] if self._childless else descent.descendants(os.getpid())
@@ -198,6 +213,14 @@ class Supervisor:
             os.write(self._connection, marshal.dumps(message))
         except ConnectionError:
             self._owner_gone = True
+
+
+def _kill_child(pid: int) -> None:
+    """Kill a child of ours: it keeps its pid until we collect it, so that no descriptor is needed."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except PermissionError:
+        return  # it has changed its user: a survivor
 
 
 def _wake_on_signals() -> int:

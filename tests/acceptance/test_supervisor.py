@@ -45,6 +45,12 @@ def program(directory: Path, *argv: str, **changes: object) -> Command:
     return command("plain", directory, 5.0, argv=argv, **changes)
 
 
+def change_supervisor(monkeypatch: pytest.MonkeyPatch, statements: str) -> None:
+    """Have supervisors that are started from now on run statements first."""
+    statements = f"from pytest_laguna.machine import descent; {statements}; from pytest_laguna"
+    monkeypatch.setattr(process, "_PROGRAM", process._PROGRAM.replace("from pytest_laguna", statements, 1))
+
+
 @pytest.fixture
 def token() -> Iterator[str]:
     """A token of which no bearer may outlive the test; whoever does is killed and fails it."""
@@ -272,8 +278,7 @@ def test_a_signal_to_the_supervisor_stops_the_child(number: signal.Signals, tmp_
 
 def test_what_survives_a_kill_is_reported(tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On any host: signals do not arrive, as with a process that is stuck in the kernel."""
-    deaf = "from pytest_laguna.machine.descent import Process; Process.signal = lambda *_: None; from pytest_laguna"
-    monkeypatch.setattr(process, "_PROGRAM", process._PROGRAM.replace("from pytest_laguna", deaf, 1))
+    change_supervisor(monkeypatch, "descent.Process.signal = lambda *_: None; descent.own_children = lambda: []")
     ladder = Ladder(interrupt_seconds=0, terminate_seconds=0, kill_seconds=0.3)
     record = run(command("double-fork", tmp_path, deadline_seconds=1.0, ladder=ladder), token)
     assert record.reason is Reason.DEADLINE
@@ -376,8 +381,7 @@ def test_a_tree_of_which_nothing_is_seen_is_not_proven_empty(
     tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a host that hides the processes of others."""
-    blind = "from pytest_laguna.machine import descent; descent.live_processes = lambda: (); from pytest_laguna"
-    monkeypatch.setattr(process, "_PROGRAM", process._PROGRAM.replace("from pytest_laguna", blind, 1))
+    change_supervisor(monkeypatch, "descent.live_processes = lambda: (); descent.own_children = lambda: []")
     ladder = Ladder(interrupt_seconds=0, terminate_seconds=0, kill_seconds=0.3)
     record = run(command("leaves-a-daemon", tmp_path, ladder=ladder), token)
     assert (record.leftovers, record.survivors, record.proven_empty) == ([], [], False)

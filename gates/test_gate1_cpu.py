@@ -21,13 +21,14 @@ import torch
 
 from gates import vllm_classes as support
 from pytest_laguna.analysis.arm_pair import RESULT_RULES, RULES, Expected, Pair, compare
+from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.campaign import Campaign, Lane, Rehearsal
-from pytest_laguna.engine.launch import ArmFailedError, TinyPair, build_tiny_pair, run_arm
+from pytest_laguna.engine.launch import ArmFailedError, TinyPair
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest, Planted
 from pytest_laguna.evidence.files import canonical_json, write_new
 from pytest_laguna.fixtures import Prove
 from pytest_laguna.identity import static_rules
-from pytest_laguna.verdict import JSON, NotProvenError
+from pytest_laguna.verdict import JSON
 
 # isort: split
 # After the support module, which imports vLLM with its warnings off.
@@ -533,17 +534,17 @@ def test_a_cache_cleared_under_captured_graphs_gets_no_new_state(prove: Prove, m
 # The engine run: upstream vLLM with breakable graphs on the cpu lane, the flag off against the flag on
 
 
-ARM_DEADLINE_SECONDS = 300.0
 AT_ONCE = 2  # arms in parallel: nothing is timed here
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineRun:
-    """The campaign's rehearsal: arms over the generated pair, each in a fresh process."""
+    """The campaign's rehearsal: arms over the generated pair, each in a fresh supervised process."""
 
     rehearsal: Rehearsal
     pair: TinyPair
     directory: Path
+    run: ArmRunner
 
     def arm(self, arm: Arm, planted: Planted = Planted.NONE) -> ArmRecord:
         """Run one arm and read its record."""
@@ -558,8 +559,7 @@ class EngineRun:
             collective_breaks=False,
             planted=planted,
         )
-        directory = self.directory / f"{arm}-{planted}"
-        return run_arm(request, directory, interpreter=INTERPRETER, deadline_seconds=ARM_DEADLINE_SECONDS)
+        return self.run.arm(request, self.directory / f"{arm}-{planted}", interpreter=INTERPRETER)
 
     def planted(self, planted: Planted) -> ArmRecord | str:
         """Run the candidate arm with a defect; its record, or the reason why it left none."""
@@ -570,13 +570,12 @@ class EngineRun:
 
 
 @pytest.fixture(scope="module")
-def engine(campaign: Campaign, tmp_path_factory: pytest.TempPathFactory) -> EngineRun:
+def engine(campaign: Campaign, arm_runner: ArmRunner, tmp_path_factory: pytest.TempPathFactory) -> EngineRun:
     """The pair, generated once."""
-    if campaign.rehearsal is None:
-        raise NotProvenError("the campaign has no table rehearsal; gate 1 runs the engine of one")
+    assert campaign.rehearsal is not None
     directory = tmp_path_factory.mktemp("engine")
-    pair = build_tiny_pair(directory / "models", interpreter=INTERPRETER, deadline_seconds=ARM_DEADLINE_SECONDS)
-    return EngineRun(campaign.rehearsal, pair, directory)
+    pair = arm_runner.tiny_pair(directory / "models", interpreter=INTERPRETER)
+    return EngineRun(campaign.rehearsal, pair, directory, arm_runner)
 
 
 @pytest.fixture(scope="module")

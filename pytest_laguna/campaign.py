@@ -20,6 +20,7 @@ Lane = Literal["cpu", "cuda", "xpu"]
 Name = Annotated[str, pydantic.Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 Sha256 = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
 NodeId = Annotated[str, pydantic.Field(pattern=r"^[\x21-\x7e]+\.py(::[\x21-\x7e]+)+$")]
+Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 GateNumber = Annotated[int, pydantic.Field(ge=1, le=3)]
 
 
@@ -70,14 +71,54 @@ class Candidate(_Model):
     validator: Literal["native", "python"]
 
 
+class Bounds(_Model):
+    """Within which bounds a child process runs.
+
+    Attributes:
+        deadline_seconds: from its start until it is ended.
+        settle_seconds: how long what it leaves behind may take to end by itself.
+        interrupt_seconds: how long an interrupt may take to end it before it is terminated.
+        terminate_seconds: how long that may take before it is killed.
+        kill_seconds: how long that may take before something counts as a survivor.
+        memory_limit_bytes: of the child and everything below it.
+    """
+
+    deadline_seconds: Seconds
+    settle_seconds: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+    interrupt_seconds: Seconds
+    terminate_seconds: Seconds
+    kill_seconds: Seconds
+    memory_limit_bytes: Annotated[int, pydantic.Field(ge=1)]
+
+
+class Idle(_Model):
+    """When cards count as idle, before and after their lease.
+
+    Attributes:
+        snapshots: how many looks are taken.
+        seconds: the time that they cover.
+        memory_bytes: the most that an idle card shows.
+        settle_seconds: how long memory may take to come back after an arm.
+    """
+
+    snapshots: Annotated[int, pydantic.Field(ge=1)]
+    seconds: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+    memory_bytes: Annotated[int, pydantic.Field(ge=0)]
+    settle_seconds: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+
+
 class LaneSettings(_Model):
     """What a lane runs.
 
     Attributes:
         vllm: the version whose classes gate 1 tests and whose engine gates 2 and 3 run.
+        bounds: of each arm in gates 2 and 3.
+        idle: of the lane's cards.
     """
 
     vllm: str
+    bounds: Bounds
+    idle: Idle
 
 
 class Rehearsal(_Model):
@@ -91,6 +132,7 @@ class Rehearsal(_Model):
         graphs: graph segments of the target's capture, per rank.
         breaks: eager boundaries of the target's capture, per rank.
         target_layers: attention layers of the target, each with one view state.
+        bounds: of each arm.
     """
 
     vllm: str
@@ -100,6 +142,7 @@ class Rehearsal(_Model):
     graphs: Annotated[int, pydantic.Field(ge=1)]
     breaks: Annotated[int, pydantic.Field(ge=1)]
     target_layers: Annotated[int, pydantic.Field(ge=1)]
+    bounds: Bounds
 
 
 class Campaign(_Model):

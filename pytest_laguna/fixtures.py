@@ -8,11 +8,13 @@ from typing import Protocol
 
 import pytest
 
+from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.attempt import Attempt
 from pytest_laguna.campaign import Campaign, Lane
 from pytest_laguna.evidence import files
+from pytest_laguna.machine.command import new_token
 from pytest_laguna.precondition import Gate
-from pytest_laguna.verdict import JSON
+from pytest_laguna.verdict import JSON, NotProvenError
 
 GATE = pytest.StashKey[Gate]()
 """What the session has settled; in the configuration's stash."""
@@ -57,6 +59,14 @@ def prove(request: pytest.FixtureRequest) -> Prove:
 def campaign(request: pytest.FixtureRequest) -> Campaign:
     """The campaign that runs."""
     return request.config.stash[GATE].campaign
+
+
+@pytest.fixture(scope="session")
+def arm_runner(campaign: Campaign) -> ArmRunner:
+    """Runs arms and other programs under supervision; gate 1 leases no card and runs them on the CPU."""
+    if campaign.rehearsal is None:
+        raise NotProvenError("the campaign has no table rehearsal; gate 1 runs the engine of one")
+    return ArmRunner(new_token(), {}, campaign.rehearsal.bounds)
 
 
 @pytest.fixture(scope="session")

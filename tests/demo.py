@@ -32,6 +32,15 @@ validator = "python"
 
 [lanes.cpu]
 vllm = "0.32.0"
+idle = {{ snapshots = 2, seconds = 0.1, memory_bytes = 0, settle_seconds = 2.0 }}
+
+[lanes.cpu.bounds]
+deadline_seconds = 60.0
+settle_seconds = 1.0
+interrupt_seconds = 1.0
+terminate_seconds = 1.0
+kill_seconds = 5.0
+memory_limit_bytes = 1_000_000_000
 
 [clauses.1]
 first = "checks/test_first.py::test_first"

@@ -92,7 +92,7 @@ def run(request: ArmRequest) -> ArmRecord:
 def _require_environment(request: ArmRequest) -> dict[str, str]:
     """The environment as it is now: vLLM adds to it later."""
     seen, expected = dict(sorted(os.environ.items())), arms.environment(request)
-    for name in sorted((seen.keys() | expected.keys()) - set(arms.PLACES)):
+    for name in sorted((seen.keys() | expected.keys()) - arms.PLACES - arms.LEASE):
         if seen.get(name) != expected.get(name):
             message = (
                 f"{name} is {seen.get(name)!r} in the arm's environment, expected {expected.get(name)!r}; "

@@ -18,8 +18,18 @@ FAILED = "laguna-arm failed: "
 _CACHE_BYTES = 128 * 1024 * 1024
 
 
-PLACES = ("PATH", "HOME", "TMPDIR", "LC_ALL")
-"""The other variables of an arm: where things are, and the character set."""
+PLACES = frozenset({
+    "PATH", "TZ", "LANG", "LC_ALL", "HOME", "TMPDIR", "HF_HOME", "NUMBA_CACHE_DIR", "PYTHONPYCACHEPREFIX",
+    "SYCL_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "VLLM_CACHE_ROOT", "VLLM_RPC_BASE_PATH",
+    "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME",
+})  # fmt: skip
+"""The other variables of an arm: where things are, and the character set. They decide nothing that it computes."""
+
+LEASE = frozenset({
+    "LAGUNA_LEASE", "LAGUNA_CPU_CARDS", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ZE_AFFINITY_MASK",
+    "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
+})  # fmt: skip
+"""The variables of the lease that it runs under: the token, and which cards it sees."""
 
 
 def environment(request: ArmRequest) -> dict[str, str]:

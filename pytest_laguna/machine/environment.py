@@ -42,8 +42,15 @@ RUNTIME_PREFIXES = (
 )
 """Beginnings of the names of variables that change what an engine, a driver or a communication library does."""
 
-MASK_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK")
-"""Which cards the caller may use: not refused, but recorded, and never widened."""
+MASK_VARIABLES = (
+    "CUDA_DEVICE_ORDER",
+    "CUDA_VISIBLE_DEVICES",
+    "LAGUNA_CPU_CARDS",
+    "ONEAPI_DEVICE_SELECTOR",
+    "ZE_AFFINITY_MASK",
+    "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
+)
+"""Which cards the caller may use, and in which order they count: not refused, but recorded, and never widened."""
 
 PASSED_ON = ("PATH", "TZ")
 FIXED: Mapping[str, str] = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}

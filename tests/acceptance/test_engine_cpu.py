@@ -13,6 +13,7 @@ import pytest
 
 from pytest_laguna.engine import arms, launch
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest, Planted
+from tests.runner import runner
 
 TOKENS = 40
 INTERPRETER = Path(sys.executable)
@@ -23,7 +24,7 @@ VERIFIED = 8
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> launch.TinyPair:
     directory = tmp_path_factory.mktemp("tiny") / "pair"
-    return launch.build_tiny_pair(directory, interpreter=INTERPRETER, deadline_seconds=120.0)
+    return runner().tiny_pair(directory, interpreter=INTERPRETER)
 
 
 def request(pair: launch.TinyPair, arm: Arm, planted: Planted = Planted.NONE) -> ArmRequest:
@@ -42,7 +43,7 @@ def request(pair: launch.TinyPair, arm: Arm, planted: Planted = Planted.NONE) ->
 
 
 def run(asked: ArmRequest, directory: Path) -> ArmRecord:
-    return launch.run_arm(asked, directory, interpreter=INTERPRETER, deadline_seconds=240.0)
+    return runner().arm(asked, directory, interpreter=INTERPRETER)
 
 
 def run_all(requests: dict[str, ArmRequest], directory: Path) -> dict[str, ArmRecord]:
@@ -135,7 +136,7 @@ def test_a_defect_before_the_contract_is_refused_by_it(
     pair: launch.TinyPair, planted: Planted, field: str, tmp_path: Path
 ) -> None:
     directory = tmp_path / "arm"
-    reason = rf"exit status 1: {arms.FAILED}ContractError: model\.layers\.0\.self_attn\.attn: .*{field}"
+    reason = rf"exit code 1 .*: {arms.FAILED}ContractError: model\.layers\.0\.self_attn\.attn: .*{field}"
     with pytest.raises(launch.ArmFailedError, match=reason):
         run(request(pair, Arm.GRAPH_CANDIDATE, planted), directory)
     assert not (directory / "record.json").exists()
@@ -145,7 +146,7 @@ def test_a_defect_before_the_contract_is_refused_by_it(
 @pytest.mark.timeout(120)
 def test_an_arm_that_cannot_run_says_why_in_one_line(pair: launch.TinyPair, tmp_path: Path) -> None:
     directory = tmp_path / "arm"
-    with pytest.raises(launch.ArmFailedError, match=rf"exit status 1: {arms.FAILED}.*/nowhere"):
+    with pytest.raises(launch.ArmFailedError, match=rf"exit code 1 .*: {arms.FAILED}.*/nowhere"):
         run(request(pair, Arm.Q1).model_copy(update={"target": "/nowhere"}), directory)
     assert not (directory / "record.json").exists()
     assert stat.S_IMODE((directory / "request.json").stat().st_mode) == 0o600

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.engine import arms, launch
+from pytest_laguna.engine import arms
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import ArmRequest
 from tests.unit.engine import support
@@ -22,8 +22,13 @@ def run_arm(tmp_path: Path, environment: dict[str, str], *arguments: str) -> tup
     return seen.returncode, seen.stderr
 
 
+def environment_of(request: ArmRequest, directory: Path) -> dict[str, str]:
+    places = {"PATH": os.environ["PATH"], "HOME": str(directory), "TMPDIR": str(directory), "LC_ALL": "C.UTF-8"}
+    return places | arms.environment(request)
+
+
 def refused(tmp_path: Path, request: ArmRequest, changes: dict[str, str | None]) -> str:
-    environment: dict[str, str | None] = {**launch.environment(request, tmp_path), **changes}
+    environment: dict[str, str | None] = {**environment_of(request, tmp_path), **changes}
     request_path, record_path = tmp_path / "request.json", tmp_path / "record.json"
     files.write_new(request_path, files.canonical_json(request.canonical()))
     present = {name: value for name, value in environment.items() if value is not None}
@@ -55,7 +60,7 @@ def test_any_other_environment_is_refused_by_name(name: str, value: str | None, 
 
 def test_a_request_that_is_none_is_refused_by_its_field(tmp_path: Path) -> None:
     (tmp_path / "request.json").write_bytes(files.canonical_json({"lane": "tpu"}))
-    environment = launch.environment(support.request(), tmp_path)
+    environment = environment_of(support.request(), tmp_path)
     status, stderr = run_arm(tmp_path, environment, "request.json", "record.json")
     assert status == 1
     assert f"{arms.FAILED}UnusableEvidenceError: request.json: arm: Field required" in stderr

@@ -17,8 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pytest_laguna.engine import launch
 from pytest_laguna.engine.tiny_pair import build, corpus, model, quiet, shape, tokenizer, train
+from tests.runner import runner
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_process_of_its_own_builds_the_same_bytes(pair: Path, tmp_path: Path) -> None:
-    built = launch.build_tiny_pair(tmp_path / "again", interpreter=Path(sys.executable), deadline_seconds=60.0)
+    built = runner().tiny_pair(tmp_path / "again", interpreter=Path(sys.executable))
     assert build.hashes(built.target.parent) == build.hashes(pair)
     assert built.prompts["word-chain"].startswith("nova\noscar\n")
 

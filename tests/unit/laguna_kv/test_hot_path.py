@@ -13,12 +13,14 @@ from benchmarks import hot_path
 METHODS = ("forward", "forward+update")
 
 
-def test_ratios_follow_from_the_medians() -> None:
+def test_ratios_follow_from_medians_of_repeats_and_of_their_differences() -> None:
     medians = dict.fromkeys((f"{name} {method}" for name in ("incumbent", "floor") for method in METHODS), 10.0)
     for method in METHODS:
         medians |= {f"native {method}": 0.5, f"python {method}": 8.0, f"stock path {method}": 40.0}
         medians |= {f"native path {method}": 31.5, f"python path {method}": 39.0}
-    assert hot_path.ratios(medians) == {
+    # A host that is ten milliseconds slower in one repeat, for all alike, does not move what the path saves.
+    repeats = {name: [value, value + 10.0 * ("path" in name), value] for name, value in medians.items()}
+    assert hot_path.ratios(repeats) == {
         "ratio_forward": 0.05,
         "ratio_forward_python": 0.8,
         "ratio_path": pytest.approx(0.15),

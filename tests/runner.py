@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A runner for tests that start arms without a gate session around them."""
+
+from __future__ import annotations
+
+from pytest_laguna.arm_runner import ArmRunner
+from pytest_laguna.campaign import Bounds
+from pytest_laguna.machine.command import new_token
+
+
+def runner(*, deadline_seconds: float = 240.0, settle_seconds: float = 2.0) -> ArmRunner:
+    bounds = Bounds(
+        deadline_seconds=deadline_seconds,
+        settle_seconds=settle_seconds,
+        interrupt_seconds=1.0,
+        terminate_seconds=1.0,
+        kill_seconds=5.0,
+        memory_limit_bytes=6 * 2**30,
+    )
+    return ArmRunner(new_token(), {}, bounds)

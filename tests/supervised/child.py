@@ -104,11 +104,18 @@ def leaves_a_slow_grandchild(_directory: Path) -> None:
     fork(lambda: time.sleep(0.3))
 
 
+CHAIN_SECONDS = 90.0
+
+
 def forks_for_ever(directory: Path) -> None:
-    """Each process lives for a moment and is followed by another in a session of its own."""
+    """Each process lives for a moment and is followed by another in a session of its own.
+
+    The chain ends by itself: one that a failed test let go would take a core from everything that runs after it.
+    """
+    end = time.monotonic() + CHAIN_SECONDS
 
     def link() -> None:
-        while True:
+        while time.monotonic() < end:
             if os.fork() != 0:
                 os._exit(0)
             os.setsid()

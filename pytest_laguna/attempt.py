@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import secrets
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from pytest_laguna.evidence.junit import read_junit
 from pytest_laguna.evidence.schemas import Analysis, AttemptStart, Earlier, Identity, Previous
 from pytest_laguna.precondition import Gate
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,9 +86,10 @@ class Attempt:
             self.break_off(error)
 
     def break_off(self, error: Exception) -> None:
-        """Keep the reason why evidence can no longer be written."""
+        """Keep the reason why evidence can no longer be written or used."""
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        self.broken = f"evidence cannot be written to {self.directory}: {reason}; free the disk and run again"
+        cure = "; free the disk and run again" if getattr(error, "errno", None) in _NO_ROOM else ""
+        self.broken = f"evidence cannot be written to {self.directory}: {reason}{cure}"
 
     def clause_directory(self, clause: str) -> Path:
         """A clause's own directory for evidence files."""

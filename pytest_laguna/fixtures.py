@@ -12,6 +12,7 @@ from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.attempt import Attempt
 from pytest_laguna.campaign import Campaign, Lane
 from pytest_laguna.evidence import files
+from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine.command import new_token
 from pytest_laguna.precondition import Gate
 from pytest_laguna.verdict import JSON, NotProvenError
@@ -21,6 +22,9 @@ GATE = pytest.StashKey[Gate]()
 
 ATTEMPT = pytest.StashKey[Attempt]()
 """The open attempt; in the configuration's stash, from the end of collection on."""
+
+CARDS = pytest.StashKey[LeasedCards]()
+"""The leased cards of a device gate; in the configuration's stash."""
 
 CLAUSE = pytest.StashKey[str]()
 """The clause that a test proves; in the item's stash."""
@@ -62,8 +66,19 @@ def campaign(request: pytest.FixtureRequest) -> Campaign:
 
 
 @pytest.fixture(scope="session")
-def arm_runner(campaign: Campaign) -> ArmRunner:
-    """Runs arms and other programs under supervision; gate 1 leases no card and runs them on the CPU."""
+def cards(request: pytest.FixtureRequest) -> LeasedCards:
+    """The cards that the session has leased; gate 1 has none."""
+    if CARDS not in request.config.stash:
+        raise NotProvenError("gate 1 leases no cards; a test that needs them belongs to gate 2 or 3")
+    return request.config.stash[CARDS]
+
+
+@pytest.fixture(scope="session")
+def arm_runner(request: pytest.FixtureRequest, campaign: Campaign, lane: Lane) -> ArmRunner:
+    """Runs arms and other programs under supervision, on the leased cards; gate 1 runs them on the CPU."""
+    if CARDS in request.config.stash:
+        held = request.config.stash[CARDS]
+        return ArmRunner(held.lease.token, held.environment(), campaign.lanes[lane].bounds)
     if campaign.rehearsal is None:
         raise NotProvenError("the campaign has no table rehearsal; gate 1 runs the engine of one")
     return ArmRunner(new_token(), {}, campaign.rehearsal.bounds)

@@ -38,7 +38,7 @@ _ALLOWED_FLAGS = re.compile(
 )
 _ALLOWED_VALUES = re.compile(
     r"--(gate|campaign|device|cards|sealed-root|junit-?xml|color|code-highlight|tb|show-capture|capture|durations"
-    r"|durations-min|verbosity|import-mode|basetemp|rootdir)"
+    r"|durations-min|verbosity|import-mode|rootdir)"
 )
 # Plugins that may be switched off: none of them takes part in a gate.
 _ALLOWED_WITHOUT = re.compile(r"-pno:(cacheprovider|xdist|timeout|pytest_timeout|hypothesispytest|anyio|randomly)")
@@ -73,6 +73,7 @@ class GateOptions:
         Raises:
             pytest.UsageError: a value is not one of those allowed; option, value and what is expected are named.
         """
+        _check_ours([str(argument) for argument in config.invocation_params.args])
         gate = parse_gate(config.getoption("gate"))
         lane = config.getoption("device")
         if lane is not None and lane not in LANES:
@@ -83,19 +84,42 @@ class GateOptions:
             raise pytest.UsageError("--cards belongs to gates 2 and 3; gate 1 is CPU work: drop --cards")
         junit = config.getoption("xmlpath", None)
         here = config.invocation_params.dir
+        sealed_root = _absolute(config.getoption("sealed_root"), here, config.rootpath / DEFAULT_SEALED_ROOT)
+        if not _is_text(sealed_root):
+            raise pytest.UsageError("--sealed-root: expected a printable path in UTF-8 of at most 3000 bytes")
         return cls(
             gate=gate,
             campaign=_absolute(config.getoption("campaign"), here, config.rootpath / DEFAULT_CAMPAIGN),
             lane=lane,
             cards=parse_cards(cards) if cards is not None else (),
-            sealed_root=_absolute(config.getoption("sealed_root"), here, config.rootpath / DEFAULT_SEALED_ROOT),
+            sealed_root=sealed_root,
             junit=Path(os.path.abspath(here / junit)) if junit else None,  # noqa: PTH100 - keeps symbolic links
         )
+
+
+def _check_ours(arguments: Sequence[str]) -> None:
+    """Refuse an option of ours that is given twice or without a value: an unset variable must not choose a default."""
+    for name, metavar, _ in TABLE:
+        given = [argument for argument in arguments if argument == name or argument.startswith(f"{name}=")]
+        if len(given) > 1:
+            message = f"{name} is given {len(given)} times; expected once"
+            raise pytest.UsageError(message)
+        following = dict(zip(arguments, [*arguments[1:], ""], strict=True))
+        if given and not (following[name] if given[0] == name else given[0].partition("=")[2]):
+            message = f"{name}: empty; expected {metavar}"
+            raise pytest.UsageError(message)
 
 
 def _absolute(value: str | None, base: Path, default: Path) -> Path:
     # abspath and not resolve(): a symbolic link in the path must stay visible to the check that refuses it
     return Path(os.path.abspath(base / value)) if value else default  # noqa: PTH100
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        return len(str(path).encode("utf-8")) <= 3000 and str(path).isprintable()  # noqa: PLR2004 - PATH_MAX is 4096
+    except UnicodeEncodeError:
+        return False
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -164,6 +188,8 @@ def refused_argument(arguments: Sequence[str]) -> str | None:
     """
     rest = iter(arguments)
     for argument in rest:
+        if argument.startswith("@"):
+            return argument  # pytest would read further arguments from that file
         option = f"{argument}{next(rest, '')}" if argument == "-p" else argument
         name = option.partition("=")[0]
         if not option.startswith("-") or _ALLOWED_FLAGS.fullmatch(option) or _ALLOWED_VALUES.fullmatch(name):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna import options, verification
+from pytest_laguna.analysis.clauses import CAUSE_VERDICT
 from pytest_laguna.campaign import Campaign, CampaignError, Lane, read_campaign
-from pytest_laguna.evidence import root
+from pytest_laguna.evidence import files, journal, root
 from pytest_laguna.evidence.schemas import Earlier, Identity, Previous
-from pytest_laguna.verdict import Verdict
+from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 
 KNOWN_PLUGINS = frozenset({
     "pytest-laguna", "pytest-xdist", "pytest-timeout", "pytest-cov", "pytest-httpserver", "hypothesis", "anyio",
@@ -55,6 +57,9 @@ def settle(config: pytest.Config) -> Gate:
         root.check_root(chosen.sealed_root)
     except (CampaignError, root.RootError) as error:
         raise pytest.UsageError(str(error)) from error
+    except OSError as error:
+        message = f"--sealed-root: {error.strerror}: {str(error.filename)[:80]}..."
+        raise pytest.UsageError(message) from error
     lane = next((name for name in campaign.lanes if name == (chosen.lane or campaign.lane)), None)
     if lane is None:
         message = (
@@ -64,12 +69,25 @@ def settle(config: pytest.Config) -> Gate:
     if chosen.gate not in campaign.gates:
         message = f"--gate={chosen.gate}: campaign {campaign.name} declares gates {campaign.gates} only"
         raise pytest.UsageError(message)
-    if chosen.junit is not None and chosen.junit.exists():
-        message = f"--junitxml={chosen.junit}: exists already; an old report must not pass for a new one: remove it"
-        raise pytest.UsageError(message)
+    if chosen.junit is not None:
+        _check_report(chosen.junit, chosen.sealed_root)
     clauses = campaign.gate_clauses(chosen.gate)
     _check_positionals(config, {config.rootpath / nodeid.partition("::")[0] for nodeid in clauses.values()})
     return Gate(chosen, campaign, lane, clauses)
+
+
+def _check_report(path: Path, sealed_root: Path) -> None:
+    """Refuse a ``--junitxml`` that exists, lies among the evidence, or could not be written in the end."""
+    if path.exists():
+        message = f"--junitxml={path}: exists already; an old report must not pass for a new one: remove it"
+        raise pytest.UsageError(message)
+    if path.is_relative_to(sealed_root):
+        message = f"--junitxml={path}: inside the sealed root; name a file elsewhere"
+        raise pytest.UsageError(message)
+    existing = next(parent for parent in path.parents if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        message = f"--junitxml={path}: {existing} is not a directory that can be written to; name another file"
+        raise pytest.UsageError(message)
 
 
 def _check_plugins(config: pytest.Config) -> None:
@@ -127,14 +145,41 @@ def find_earlier(gate: Gate, identity: Identity) -> list[Earlier]:
         )
         raise pytest.UsageError(message)
     for attempt in earlier:
-        final = attempt.verdict.closes or (attempt.verdict is Verdict.PASS and gate.options.gate > 1)
-        if final and attempt.campaign == identity.campaign:
+        directory = root.attempt_directory(gate.lane_directory / f"gate{gate.options.gate}", attempt.attempt)
+        passed = attempt.verdict is Verdict.PASS and gate.options.gate > 1
+        ended = attempt.verdict if attempt.verdict.closes or passed else _recorded_negative(directory)
+        if ended is not None and attempt.campaign in {identity.campaign, None}:
             message = (
-                f"gate {gate.options.gate}: attempt {attempt.attempt:04d} ended {attempt.verdict}, which closes this"
+                f"gate {gate.options.gate}: attempt {attempt.attempt:04d} ended {ended}, which closes this"
                 f" campaign digest on lane {gate.lane}; only a dated amendment in the campaign file opens another"
             )
             raise pytest.UsageError(message)
     return earlier
+
+
+def _recorded_negative(attempt: Path) -> Verdict | None:
+    """A STOP or FAIL that an attempt's journal records, whatever became of the session afterwards.
+
+    An interrupt, a crash or a damaged file after the fact must not buy another attempt, so every line counts that can
+    still be read. A damaged journal without one is left to verification.
+    """
+    try:
+        lines = files.read_bytes(attempt / root.JOURNAL, limit=journal.SIZE_LIMIT).splitlines()
+    except UnusableEvidenceError:
+        return None
+    found = None
+    for line in lines:
+        try:
+            event = files.parse_json(line, root.JOURNAL)
+        except UnusableEvidenceError:
+            continue
+        data = event.get("data") if isinstance(event, dict) else None
+        if isinstance(data, dict) and data.get("when") == "call" and data.get("cause") in CLOSING_CAUSES:
+            found = CAUSE_VERDICT[str(data["cause"])]
+    return found
+
+
+CLOSING_CAUSES = ("assertion", "stop")
 
 
 def loaded_runtime() -> str | None:

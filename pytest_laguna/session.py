@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import os
 import shutil
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,11 @@ from pytest_laguna import fixtures, options, verification, watch
 from pytest_laguna.attempt import Attempt, Precondition
 from pytest_laguna.campaign import CampaignError, read_campaign
 from pytest_laguna.evidence import root
+from pytest_laguna.evidence.schemas import Identity
 from pytest_laguna.identity.record import take_identity
 from pytest_laguna.identity.source import IdentityError, unfrozen_module
+from pytest_laguna.leasing import take_cards
+from pytest_laguna.machine import descent
 from pytest_laguna.precondition import Gate, find_earlier, find_previous, loaded_runtime, settle
 from pytest_laguna.verdict import (
     MeasuredNegativeError,
@@ -59,7 +64,14 @@ def run(config: pytest.Config) -> int | None:
     def begin(line: watch.Line) -> None:
         config.stash[_LINE] = line
 
-    return watch.run_watched(begin, verification.last_words)
+    return watch.run_watched(begin, _verify)
+
+
+def _verify(directory: Path) -> tuple[Verdict, str]:
+    """An attempt's verdict and reason from its files alone."""
+    gate = int(directory.parent.name.removeprefix("gate"))
+    report = verification.verify_attempt(directory.parent.parent, gate, int(directory.name))
+    return report.verdict, report.reason
 
 
 def open_gate(config: pytest.Config) -> None:
@@ -72,16 +84,31 @@ def open_gate(config: pytest.Config) -> None:
     gate = config.stash.get(fixtures.GATE, None)
     if gate is None:  # --help or --version
         return
-    try:
+    line = config.stash[_LINE]
+    with _telling(line):
         precondition = _check_chain(gate, config.rootpath)
+        if gate.options.gate > 1:
+            config.stash[fixtures.CARDS] = take_cards(gate, len(precondition.earlier) + 1)
+    config.option.xmlpath = None  # the attempt's report is written by the session, and copied to --junitxml
+    config.pluginmanager.register(GateSession(config, gate, precondition, line), _SESSION_PLUGIN)
+    config.pluginmanager.register(fixtures, f"{_SESSION_PLUGIN}-fixtures")
+
+
+@contextlib.contextmanager
+def _telling(line: watch.Line) -> Iterator[None]:
+    """Turn what keeps the gate shut into pytest's refusal of one line, and tell the watcher of it."""
+    try:
+        yield
+    except pytest.UsageError:
+        line.refused()
+        raise
     except (root.RootError, IdentityError, UnusableEvidenceError) as error:
+        line.refused()
         raise pytest.UsageError(str(error)) from error
     except OSError as error:
+        line.refused()
         message = f"{error.filename}: {error.strerror}; the gate needs to read and write there"
         raise pytest.UsageError(message) from error
-    config.option.xmlpath = None  # the attempt's report is written by the session, and copied to --junitxml
-    config.pluginmanager.register(GateSession(config, gate, precondition), _SESSION_PLUGIN)
-    config.pluginmanager.register(fixtures, f"{_SESSION_PLUGIN}-fixtures")
 
 
 def _check_chain(gate: Gate, project: Path) -> Precondition:
@@ -115,11 +142,12 @@ def header(config: pytest.Config) -> str | None:
 class GateSession:
     """The pytest plugin object of one gate session; it exists only when the gate has opened."""
 
-    def __init__(self, config: pytest.Config, gate: Gate, precondition: Precondition) -> None:
+    def __init__(self, config: pytest.Config, gate: Gate, precondition: Precondition, line: watch.Line) -> None:
         """Take what has been settled; the attempt itself opens after collection."""
         self._config = config
         self._gate = gate
         self._precondition = precondition
+        self._line = line
         self._attempt: Attempt | None = None
 
     def header(self) -> str:
@@ -134,28 +162,29 @@ class GateSession:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Compare what was collected with the frozen list, then open the attempt."""
-        if session.testsfailed:
-            raise pytest.UsageError("a test file of the gate cannot be collected; the error stands above")
-        unfrozen = self._unfrozen_module()
-        if unfrozen is not None:
-            message = (
-                f"{unfrozen}: loaded, and no digest covers it; a gate's helpers lie beside its test file: move it there"
-            )
-            raise pytest.UsageError(message)
-        self._check_frozen_list([(self._clause_of(item), item.nodeid) for item in session.items])
-        names = {f"{info.project_name} {info.version}" for _, info in self._config.pluginmanager.list_plugin_distinfo()}
-        try:
-            self._attempt = Attempt(
-                self._gate,
-                self._precondition,
-                plugins=sorted(names | {f"pytest {importlib.metadata.version('pytest')}"}),
-                arguments=[str(argument) for argument in self._config.invocation_params.args],
-            )
-        except (root.RootError, OSError) as error:
-            message = f"the attempt cannot be opened under {self._gate.lane_directory}: {error}"
-            raise pytest.UsageError(message) from error
+        with _telling(self._line):
+            if session.testsfailed:
+                raise pytest.UsageError("a test file of the gate cannot be collected; the error stands above")
+            unfrozen = self._unfrozen_module()
+            if unfrozen is not None:
+                message = f"{unfrozen}: loaded, and no digest covers it; a gate's helpers lie beside its test file"
+                raise pytest.UsageError(message)
+            self._check_frozen_list([(self._clause_of(item), item.nodeid) for item in session.items])
+            self._attempt = self._open_attempt()
         self._config.stash[fixtures.ATTEMPT] = self._attempt
-        self._config.stash[_LINE].attempt(self._attempt.directory)
+        self._line.attempt(self._attempt.directory)
+
+    def _open_attempt(self) -> Attempt:
+        plugins = {
+            f"{info.project_name} {info.version}" for _, info in self._config.pluginmanager.list_plugin_distinfo()
+        }
+        arguments = [printable(str(argument)) for argument in self._config.invocation_params.args]
+        plugins.add(f"pytest {importlib.metadata.version('pytest')}")
+        try:
+            return Attempt(self._gate, self._precondition, plugins=sorted(plugins), arguments=arguments)
+        except OSError as error:
+            message = f"{error.filename or self._gate.lane_directory}: {error.strerror}; the attempt cannot be opened"
+            raise pytest.UsageError(message) from error
 
     def _unfrozen_module(self) -> str | None:
         campaign = self._gate.campaign
@@ -219,35 +248,75 @@ class GateSession:
         if self._attempt is None:
             return
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on an interrupt could only lose evidence
+        for verdict, reason in self._problems():
+            self._attempt.append("problem", reason=reason, verdict=verdict.value)
+        self._attempt.finish(int(session.exitstatus))
+        verdict, reason = _verify(self._attempt.directory)
+        if self._attempt.broken:
+            reason = self._attempt.broken
+        session.exitstatus = verdict.exit_code
+        self._print(verdict, reason)
+        self._copy_report(self._attempt.directory)
+
+    def _problems(self) -> Iterator[tuple[Verdict, str]]:
+        """What the session itself finds wrong when its tests are over."""
+        for process in descent.descendants(os.getppid()):
+            if process.pid != os.getpid():
+                command = process.command()
+                process.signal(signal.SIGKILL)
+                yield Verdict.FAIL, f"process {process.pid} was left running by a test: {command}"
+        if fixtures.CARDS in self._config.stash:
+            left = self._config.stash[fixtures.CARDS].give_back()
+            if left is not None:
+                yield Verdict.FAIL, left
         runtime = loaded_runtime()
         if self._gate.options.gate > 1 and runtime is not None:
-            self._attempt.append("problem", reason=f"{runtime} was loaded in the pytest process by a test")
+            yield Verdict.VOID, f"{runtime} was loaded in the pytest process by a test"
         unfrozen = self._unfrozen_module()
         if unfrozen is not None:
-            self._attempt.append("problem", reason=f"{unfrozen} was loaded by a test, and no digest covers it")
-        analysis = self._attempt.finish(int(session.exitstatus))
-        verdict = analysis.verdict if analysis is not None else Verdict.NOT_PROVEN
-        session.exitstatus = verdict.exit_code
-        self._print(verdict, analysis.reason if analysis is not None else self._attempt.broken)
-        if analysis is not None:
-            self._copy_report(self._attempt.directory)
-            self._config.stash[_LINE].verdict(verdict)
+            yield Verdict.VOID, f"{unfrozen} was loaded by a test, and no digest covers it"
+        yield from self._drift()
+
+    def _drift(self) -> Iterator[tuple[Verdict, str]]:
+        """Whether campaign, candidate and harness are still what they were when the gate opened."""
+        try:
+            campaign = read_campaign(self._gate.options.campaign)
+            now, _ = take_identity(campaign, self._config.rootpath)
+        except (CampaignError, IdentityError, OSError) as error:
+            yield Verdict.VOID, f"the identity cannot be taken again: {error}"
+            return
+        for name in Identity.model_fields:
+            if getattr(now, name) != getattr(self._precondition.identity, name):
+                yield Verdict.VOID, f"the {name} changed while the gate ran"
 
     def _copy_report(self, directory: Path) -> None:
+        """The same report where ``--junitxml`` wants it; that it cannot be written changes no verdict."""
         target = self._gate.options.junit
-        if target is not None:
+        if target is None or not (directory / root.JUNIT).exists():
+            return
+        try:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(directory / root.JUNIT, target)
+        except OSError as error:
+            self._say(f"--junitxml={target}: not written ({error.strerror}); the report is {directory / root.JUNIT}")
 
     def _print(self, verdict: Verdict, reason: str) -> None:
+        options_ = self._gate.options
+        self._say(f"gate {options_.gate}: {verdict}: {printable(reason)}")
+        if self._attempt is not None:
+            self._say(f"evidence: {self._attempt.directory}")
+        if verdict is Verdict.PASS and self._gate.campaign.gate_clauses(options_.gate + 1):
+            campaign, root_ = os.path.relpath(options_.campaign), os.path.relpath(options_.sealed_root)
+            cards = ",".join(options_.cards) or "..."
+            self._say(
+                f"next: pytest --gate={options_.gate + 1} --campaign={campaign} --device={self._gate.lane}"
+                f" --sealed-root={root_} --cards={cards}"
+            )
+
+    def _say(self, line: str) -> None:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
-        if terminal is None or self._attempt is None:
-            return
-        number = self._gate.options.gate
-        terminal.write_line(f"gate {number}: {verdict}: {reason}")
-        terminal.write_line(f"evidence: {self._attempt.directory}")
-        if verdict is Verdict.PASS and number + 1 in self._gate.campaign.gates:
-            terminal.write_line(f"next: pytest --gate={number + 1}")
+        if terminal is not None:
+            terminal.write_line(line)
 
 
 def _cause(report: pytest.TestReport, error: BaseException | None) -> str:
@@ -272,6 +341,11 @@ def _one_line(report: pytest.TestReport, error: BaseException | None) -> str:
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     name = "" if error is None or isinstance(error, AssertionError) else f"{type(error).__name__}: "
     return _clean(f"{name}{first}"[:500])
+
+
+def printable(text: str) -> str:
+    """Text of one line without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def _clean(text: str) -> str:

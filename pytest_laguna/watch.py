@@ -2,7 +2,8 @@
 """The watcher: a parent of the gate session, so that the exit code is the verdict whatever happens to the session.
 
 A test that calls ``os._exit(0)`` makes pytest itself return 0, and a session that the kernel kills returns nothing at
-all. The session reports its verdict to the watcher after its receipt is sealed; without that report there is none.
+all. So the session says where its attempt is before the first test, and when it has ended the watcher verifies that
+attempt from its files; nothing that was said later counts.
 """
 
 from __future__ import annotations
@@ -19,104 +20,126 @@ from types import FrameType
 from pytest_laguna.verdict import USAGE_EXIT_CODE, Verdict
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PR_SET_CHILD_SUBREAPER = 36
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_OF_THE_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
+_REFUSED = "refused"
+
+Verify = Callable[[Path], tuple[Verdict, str]]
+"""Verdict and reason of an attempt, from its directory."""
 
 
 class Line:
-    """The session's line to its watcher."""
+    """The session's line to its watcher; only what is said first counts."""
 
     def __init__(self, descriptor: int) -> None:
         """Take over the writing end of the pipe."""
         self._descriptor = descriptor
 
     def attempt(self, directory: Path) -> None:
-        """Tell the watcher where the evidence goes."""
-        self._write(f"attempt {directory}")
+        """Tell the watcher where the evidence goes, before the first test."""
+        os.write(self._descriptor, os.fsencode(directory) + b"\0")
 
-    def verdict(self, verdict: Verdict) -> None:
-        """Tell the watcher the verdict of a sealed attempt."""
-        self._write(f"verdict {verdict}")
-
-    def _write(self, text: str) -> None:
-        os.write(self._descriptor, f"{text}\n".encode())
+    def refused(self) -> None:
+        """Tell the watcher that the gate stays shut: pytest says why, and no attempt follows."""
+        os.write(self._descriptor, _REFUSED.encode() + b"\0")
 
 
-def run_watched(begin: Callable[[Line], None], last_words: Callable[[Path], str]) -> int | None:
+def run_watched(begin: Callable[[Line], None], verify: Verify) -> int | None:
     """Fork; in the child call ``begin`` and return None, in the parent wait and return the exit code.
 
     Called before pytest has configured itself: there are no threads yet, and no accelerator runtime is loaded.
 
     Args:
         begin: gets the line to the watcher.
-        last_words: for an attempt's directory, one line on where its session ended.
+        verify: looks at the attempt when the session has ended.
     """
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a test lets go becomes the watcher's child, where the session finds it
     watcher = os.getpid()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        os.setpgid(0, 0)  # signals reach the session through its watcher, once
-        _die_with(watcher)
-        begin(Line(writing))
-        return None
-    os.close(writing)
-    with _forwarding(child):
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    code, message = _conclude(status, _read_line(reading), last_words)
-    if message:
-        sys.stderr.write(f"{message}\n")
-    return code
+    with _forwarding() as forward_to:
+        child = os.fork()
+        if child != 0:
+            forward_to.append(child)
+            os.close(writing)
+            code, message = _conclude(_wait(child), _first_word(reading), verify)
+            if message:
+                sys.stderr.write(f"{message}\n")
+            return code
+    os.close(reading)
+    _become_session(watcher)
+    begin(Line(writing))
+    return None
 
 
-def _die_with(watcher: int) -> None:
-    """Have the kernel kill this process when the watcher dies; at once if it is dead already."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _become_session(watcher: int) -> None:
+    """Have signals come through the watcher, die with it, and never wait for a terminal."""
+    os.setpgid(0, 0)
+    for number in _OF_THE_TERMINAL:
+        signal.signal(number, signal.SIG_IGN)
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device
+        os.dup2(nothing.fileno(), 0)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != watcher:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value)
+
+
 @contextlib.contextmanager
-def _forwarding(child: int) -> Iterator[None]:
-    """While waiting, pass each request to stop on to the session as an interrupt, which it ends with a receipt."""
+def _forwarding() -> Iterator[list[int]]:
+    """Pass each request to stop on to the session as an interrupt, which it ends with a receipt.
+
+    Yields:
+        A list for the session's pid, empty at first; the session itself gets the handlers of before back.
+    """
+    forward_to: list[int] = []
 
     def forward(_number: int, _frame: FrameType | None) -> None:
-        os.kill(child, signal.SIGINT)
+        for child in forward_to:
+            os.kill(child, signal.SIGINT)
 
     before = {number: signal.signal(number, forward) for number in _FORWARDED}
     try:
-        yield
+        yield forward_to
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _read_line(descriptor: int) -> dict[str, str]:
-    """What the session said; without waiting, since a survivor of it may still hold the other end."""
+def _wait(child: int) -> int:
+    """The session's exit code, and every orphan reaped that it left to us and that has ended."""
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0] != 0:
+            pass
+    return status
+
+
+def _first_word(descriptor: int) -> str:
+    """What the session said first; without waiting, since a survivor of it may still hold the other end."""
     os.set_blocking(descriptor, False)
     with open(descriptor, "rb", buffering=0) as stream:
         content = stream.read(64 * 1024) or b""
-    pairs = (line.partition(" ") for line in content.decode("utf-8", "surrogateescape").splitlines())
-    return {kind: value for kind, _, value in pairs}
+    return os.fsdecode(content.partition(b"\0")[0])
 
 
-def _conclude(status: int, said: dict[str, str], last_words: Callable[[Path], str]) -> tuple[int, str]:
-    """Exit code and message from how the session ended and what it said."""
-    ended = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-    if "verdict" in said:
-        verdict = Verdict(said["verdict"])
-        if status == verdict.exit_code:
+def _conclude(status: int, said: str, verify: Verify) -> tuple[int, str]:
+    """Exit code and message from how the session ended, what it said, and what its attempt shows."""
+    ended = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
+    if said in {"", _REFUSED}:
+        if status == USAGE_EXIT_CODE and said:
             return status, ""
-        reason = f"the session sealed {verdict} but ended with {ended}; its root is as laguna verify says"
-        return Verdict.VOID.exit_code, f"VOID: {reason}"
-    if status == USAGE_EXIT_CODE and "attempt" not in said:
+        reason = f"NOT_PROVEN: the session {ended} before it opened an attempt"
+        return Verdict.NOT_PROVEN.exit_code, reason
+    verdict, reason = verify(Path(said))
+    if status == verdict.exit_code:
         return status, ""
-    if "attempt" not in said:
-        return (
-            Verdict.NOT_PROVEN.exit_code,
-            f"NOT_PROVEN: the session ended with {ended} before it opened an attempt",
-        )
-    directory = Path(said["attempt"])
-    reason = f"{last_words(directory)} with {ended}, without a receipt; what it wrote is in {directory}"
-    return Verdict.NOT_PROVEN.exit_code, f"NOT_PROVEN: {reason}"
+    if verdict is Verdict.NOT_PROVEN:
+        return verdict.exit_code, f"NOT_PROVEN: the session {ended}: {reason}; what it wrote is in {said}"
+    reason = f"the session {ended}, but its attempt verifies as {verdict}: {reason}"
+    return Verdict.VOID.exit_code, f"VOID: {reason}; what it wrote is in {said}"

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pytest_laguna.machine.environment import inherited_runtime_variables
+
 CAMPAIGN = """\
 schema = "pytest-laguna-campaign-v1"
 name = "demo"
@@ -73,6 +75,9 @@ def test_only(prove):
     {only}
 """
 
+CARD = os.getpid() % 900 + 10
+"""A process slot of this test process's own: tests run side by side, and a card has one lease."""
+
 PROVES = 'prove("shown", seen=[1, 2.5, "three"])'
 
 
@@ -100,7 +105,9 @@ class Project:
         return [sys.executable, "-m", "pytest", "--campaign=campaign.toml", *arguments]
 
     def environment(self, **variables: str) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
+        refused = {*inherited_runtime_variables(os.environ)}
+        kept = {name: os.environ[name] for name in os.environ if not name.startswith(("PYTEST", "COV_"))}
+        kept = {name: value for name, value in kept.items() if name not in refused}
         return kept | {"PYTHONPATH": str(self.directory)} | variables
 
     def pytest(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -118,7 +125,7 @@ class Project:
         )
 
     def gate(self, number: int, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        cards = ["--cards=0"] if number > 1 and not any(a.startswith("--cards") for a in arguments) else []
+        cards = [f"--cards={CARD}"] if number > 1 and not any(a.startswith("--cards") for a in arguments) else []
         return self.pytest(f"--gate={number}", *cards, *arguments, **variables)
 
     def verify(self) -> tuple[int, list[dict[str, Any]], str]:

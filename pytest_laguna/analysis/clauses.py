@@ -107,10 +107,11 @@ def session_ended_well(events: Sequence[Event]) -> Finding | None:
 
 
 def no_problem(events: Sequence[Event]) -> Finding | None:
-    """Rule ``no-problem``: what the session itself found wrong makes its evidence unusable."""
+    """Rule ``no-problem``: what the session itself found wrong; VOID unless it says that a contract was broken."""
     for event in events:
         if event.kind == "problem":
-            return Verdict.VOID, str(event.data.get("reason"))
+            broken = event.data.get("verdict") == Verdict.FAIL
+            return Verdict.FAIL if broken else Verdict.VOID, str(event.data.get("reason"))
     return None
 
 

@@ -18,7 +18,7 @@ from pytest_laguna.verdict import JSON
 
 ENVIRONMENT_PREFIXES = (
     "VLLM", "LAGUNA", "ZE_", "ZES_", "SYCL", "UR_", "CCL_", "FI_", "ONEAPI_", "IPEX_", "TORCH", "PYTORCH_", "TRITON_",
-    "LD_", "CUDA_", "NCCL_", "OMP_", "MKL_", "KMP_", "OPENBLAS_",
+    "LD_", "CUDA_", "NCCL_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "PYTHON",
 )  # fmt: skip
 """Variables that can change what a runtime does. Others may hold secrets and are recorded as a count only."""
 
@@ -65,7 +65,12 @@ def _packages() -> dict[str, str]:
 
 def _environment(environment: Mapping[str, str]) -> dict[str, JSON]:
     recorded: dict[str, JSON] = {
-        name: environment[name] for name in sorted(environment) if name.startswith(ENVIRONMENT_PREFIXES)
+        _text(name): _text(environment[name]) for name in sorted(environment) if name.startswith(ENVIRONMENT_PREFIXES)
     }
-    others = sorted(environment.keys() - recorded.keys())
+    others = sorted({_text(name) for name in environment} - recorded.keys())
     return {"recorded": recorded, "others": len(others), "names_sha256": files.digest_of(list(others))}
+
+
+def _text(value: str) -> str:
+    """A name or value that may hold any byte, as text that UTF-8 can hold."""
+    return value.encode("utf-8", "backslashreplace").decode("utf-8")

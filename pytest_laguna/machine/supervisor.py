@@ -41,7 +41,9 @@ COMMAND_LIMIT = 1000
 """Letters of a command in a report: many of them have to fit into one packet."""
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_RESTORED = (*_STOP_SIGNALS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
+_RESTORED = (
+    *_STOP_SIGNALS, signal.SIGQUIT, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD,
+)  # fmt: skip
 _JOURNAL_TAIL_BYTES = 1 << 16
 
 

@@ -21,6 +21,7 @@ from pytest_laguna import options
         (["--timeout=3"], "--timeout=3"), (["--setup-plan"], "--setup-plan"), (["--ignore=checks"], "--ignore=checks"),
         (["--noconftest"], "--noconftest"), (["-c", "x.toml"], "-c"), (["-qx"], "-qx"), (["-p"], "-p"),
         (["--junitprefix=x"], "--junitprefix=x"), (["--disable-warnings"], "--disable-warnings"),
+        (["--basetemp=sealed"], "--basetemp=sealed"), (["@more"], "@more"),
         (["--continue-on-collection-errors"], "--continue-on-collection-errors"), (["--", "-k"], "--"),
     ],
 )  # fmt: skip
@@ -30,7 +31,7 @@ def test_arguments_that_a_gate_refuses(arguments: list[str], refused: str) -> No
 
 def test_arguments_that_leave_a_gate_alone() -> None:
     taken = ["--gate=1", "--cards", "0,1", "-vv", "-q", "-rA", "-s", "--tb=short", "--color", "no", "--junitxml=r.xml"]
-    taken += ["-p", "no:cacheprovider", "-pno:xdist", "--import-mode=importlib", "--basetemp=x", "gates/test_x.py"]
+    taken += ["-p", "no:cacheprovider", "-pno:xdist", "--import-mode=importlib", "gates/test_x.py"]
     assert options.refused_argument(taken) is None
 
 

@@ -11,13 +11,17 @@ The figures, each for 48 layers:
 
 * ``incumbent``: vLLM's expressions with vLLM's canonicalisation helper, as ``FlashAttentionImpl`` has them.
 * ``native``, ``python``: a use of the contract, which checks everything and returns the seam.
+* ``to aliases``: that use, and the seam's transposition and split, until the two aliases are held.
+* ``equal work``: all of that, and the two canonicalisation calls that stay in vLLM's forward: what the incumbent's
+  expressions do, done by the candidate.
 * ``floor``: returning a stored tuple; nothing that checks anything can be faster.
 * ``path``: the whole methods as vLLM calls them, on real layers of the real classes, with both kernels replaced by
   functions that do nothing, equally for the stock class and the candidate's.
 
 The ratios are of medians over the repeats. ``ratio_forward`` is candidate over incumbent for the forward preparation
-alone, which is all that a replay runs; ``ratio_forward_update`` for both. ``ratio_path`` is what is left of the
-incumbent's preparation when the candidate's whole path is counted, with its method frame, its check, its seam and the
+alone, which is all that a replay runs; ``ratio_forward_update`` for both. It ends with the seam, where the incumbent's
+ends with canonical aliases, so ``ratio_forward_to_aliases`` and ``ratio_forward_equal_work`` stand beside it, over the
+same incumbent. ``ratio_path`` is what is left of the incumbent's preparation when the candidate's whole path is counted, with its method frame, its check, its seam and the
 two canonicalisation calls that stay in vLLM: 1 - median(stock path - candidate path) / incumbent preparation, forward
 only; ``ratio_path_forward_update`` the same for both methods.
 """
@@ -94,7 +98,26 @@ def candidate_sweeps(validator: Validator, caches: list[torch.Tensor]) -> dict[s
             contract.update(kv_cache)
             contract.forward(kv_cache)
 
-    return {f"{validator} forward": forward, f"{validator} forward+update": forward_update}
+    def to_aliases() -> None:
+        for contract, kv_cache in contracts:
+            seam: Any = contract.forward(kv_cache)
+            _key_cache, _value_cache = seam.transpose(1, 2).split(HEAD_SIZE, dim=-1)
+
+    def equal_work() -> None:
+        for contract, kv_cache in contracts:
+            seam: Any = contract.forward(kv_cache)
+            key_cache, value_cache = seam.transpose(1, 2).split(HEAD_SIZE, dim=-1)
+            fixed_k = canonicalize_singleton_dim_strides(key_cache)
+            fixed_v = canonicalize_singleton_dim_strides(value_cache)
+            if fixed_k is not key_cache or fixed_v is not value_cache:
+                raise AssertionError("these aliases are canonical as they are")
+
+    return {
+        f"{validator} forward": forward,
+        f"{validator} forward+update": forward_update,
+        f"{validator} to aliases": to_aliases,
+        f"{validator} equal work": equal_work,
+    }
 
 
 def floor_sweeps(caches: list[torch.Tensor]) -> dict[str, Sweep]:
@@ -173,6 +196,11 @@ def ratios(timings: dict[str, list[float]]) -> dict[str, float]:
             saved = statistics.median(stock - candidate for stock, candidate in pairs)
             path = "ratio_path" if suffix == "forward" else "ratio_path_forward_update"
             result[path + ending] = 1 - saved / incumbent
+    incumbent = statistics.median(timings["incumbent forward"])
+    for validator, ending in (("native", ""), ("python", "_python")):
+        for work in ("to aliases", "equal work"):
+            figure = f"ratio_forward_{work.replace(' ', '_')}{ending}"
+            result[figure] = statistics.median(timings[f"{validator} {work}"]) / incumbent
     return result
 
 

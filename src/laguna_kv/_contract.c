@@ -4,8 +4,10 @@
  *
  * A tensor is read through the DLPack C exchange API that torch publishes since 2.10
  * (torch.Tensor.__dlpack_c_exchange_api__): address, shape, strides, data type and device, without torch's
- * headers and without making a capsule. DLPack folds the storage offset into the address, so the offset is read
- * through torch's C shim (aoti_torch_get_storage_offset), which costs a tenth of the Python method. Nothing here
+ * headers and without making a capsule. The shape is read where it lies, inside the tensor's C++ object, so another
+ * address of the shape is another object under the same Python name. DLPack folds the storage offset into the address,
+ * so the offset is read through torch's C shim (aoti_torch_get_storage_offset), which costs a tenth of the Python
+ * method, and so is the storage's length. Nothing here
  * decides what an error says: on any difference the Python contract is called, which names the field; if that one
  * sees nothing, the two disagree and that is raised.
  *
@@ -25,9 +27,10 @@
 enum { DIMENSIONS = 4, VIEWS = 4, TENSORS = 1 + VIEWS };
 
 /* The part of torch's C shim that is used, whose binary interface torch keeps stable
- * (torch/csrc/inductor/aoti_torch/c/shim.h; seen in torch 2.11 to 2.14). Both return 0 for success. */
+ * (torch/csrc/inductor/aoti_torch/c/shim.h; seen in torch 2.11 to 2.14). All return 0 for success. */
 typedef struct {
     int32_t (*get_storage_offset)(void *tensor, int64_t *offset);
+    int32_t (*get_storage_size)(void *tensor, int64_t *bytes);
     int32_t (*delete_tensor)(void *tensor);
 } Shim;
 
@@ -226,6 +229,8 @@ typedef struct {
     void *data;
     uint64_t byte_offset;
     int64_t storage_offset;
+    int64_t storage_bytes;
+    const int64_t *shape_address; /* inside the C++ object, for up to five dimensions (c10/core/impl/SizesAndStrides.h) */
     DLDevice device;
     DLDataType dtype;
     int64_t shape[DIMENSIONS];
@@ -250,8 +255,10 @@ typedef struct {
 
 /* Make the shim's handle of a tensor. Returns NULL with an exception.
  *
- * The handle shares the tensor's own implementation, so a change in place is seen through it. Another implementation
- * cannot come under the same object: torch.utils.swap_tensors refuses tensors that have a second owner. The collector
+ * The handle shares the tensor's own implementation, so a change in place is seen through it. torch.utils.swap_tensors
+ * refuses to put another implementation under a tensor that has a second owner, and where torch's own function is called
+ * behind its back the address of the shape tells; the first implementation lives, so its address is not used again. The
+ * collector
  * does not look behind such an owner either: a tensor that refers to its contract lives until the contract is
  * dropped. */
 static void *
@@ -287,12 +294,14 @@ record(Contract *self, PyObject *tensor)
                      (int)DIMENSIONS, (int)now.ndim);
         return -1;
     }
-    if (self->shim.get_storage_offset(handle, &signature->storage_offset) != 0) {
-        PyErr_SetString(PyExc_RuntimeError, "Contract: expected a tensor with a storage offset");
+    if (self->shim.get_storage_offset(handle, &signature->storage_offset) != 0
+        || self->shim.get_storage_size(handle, &signature->storage_bytes) != 0) {
+        PyErr_SetString(PyExc_RuntimeError, "Contract: expected a tensor with a storage");
         return -1;
     }
     signature->data = now.data;
     signature->byte_offset = now.byte_offset;
+    signature->shape_address = now.shape;
     signature->device = now.device;
     signature->dtype = now.dtype;
     memcpy(signature->shape, now.shape, sizeof signature->shape);
@@ -305,13 +314,13 @@ static int
 holds(const Contract *self, const Signature *signature)
 {
     DLTensor now;
-    int64_t storage_offset;
+    int64_t storage_offset, storage_bytes;
     if (self->api->dltensor_from_py_object_no_sync(signature->tensor, &now) != 0) {
         PyErr_Clear();
         return 0;
     }
     if (now.data != signature->data || now.byte_offset != signature->byte_offset
-        || now.ndim != DIMENSIONS || now.shape == NULL || now.strides == NULL
+        || now.ndim != DIMENSIONS || now.shape != signature->shape_address || now.strides == NULL
         || now.device.device_type != signature->device.device_type
         || now.device.device_id != signature->device.device_id || now.dtype.code != signature->dtype.code
         || now.dtype.bits != signature->dtype.bits || now.dtype.lanes != signature->dtype.lanes
@@ -320,7 +329,9 @@ holds(const Contract *self, const Signature *signature)
         return 0;
     }
     return self->shim.get_storage_offset(signature->handle, &storage_offset) == 0
-           && storage_offset == signature->storage_offset;
+           && storage_offset == signature->storage_offset
+           && self->shim.get_storage_size(signature->handle, &storage_bytes) == 0
+           && storage_bytes == signature->storage_bytes;
 }
 
 /* Whether a seam still hands out the very aliases it was made with. */
@@ -555,10 +566,12 @@ find_shim(Shim *shim)
     void *library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
     if (library != NULL) {
         *(void **)&shim->get_storage_offset = dlsym(library, "aoti_torch_get_storage_offset");
+        *(void **)&shim->get_storage_size = dlsym(library, "aoti_torch_get_storage_size");
         *(void **)&shim->delete_tensor = dlsym(library, "aoti_torch_delete_tensor_object");
         (void)dlclose(library); /* torch itself keeps it loaded */
     }
-    if (library == NULL || shim->get_storage_offset == NULL || shim->delete_tensor == NULL) {
+    if (library == NULL || shim->get_storage_offset == NULL || shim->get_storage_size == NULL
+        || shim->delete_tensor == NULL) {
         PyErr_SetString(PyExc_ImportError, "torch's C shim: expected it in libtorch_cpu.so, seen none");
         return -1;
     }

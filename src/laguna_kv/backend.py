@@ -10,6 +10,7 @@ from typing_extensions import override
 from laguna_kv import compat
 from laguna_kv.contract import load_validator
 from laguna_kv.eligibility import require_cache, require_engine, require_layer
+from laguna_kv.errors import ContractError
 from laguna_kv.settings import Settings
 from laguna_kv.state import ViewState
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     import torch
 
     from laguna_kv.contract import Contract
+
+
+JUDGED = frozenset({"attn_type", "kv_cache_dtype", "kv_sharing_target_layer_name", "num_kv_heads"})
+"""What eligibility reads of a layer and nothing reads again on a use; the head size the seam sees on every use."""
 
 
 class LagunaFlashAttentionImpl(compat.FlashAttentionImpl):
@@ -57,8 +62,19 @@ class LagunaFlashAttentionImpl(compat.FlashAttentionImpl):
 
     @_k_scale_cache.setter
     def _k_scale_cache(self, value: None) -> None:
-        del value
+        # Another value is no clearing: an implementation with scales of its own would be given them here.
+        if value is not None:
+            raise ContractError(
+                self.views.owner, "_k_scale_cache", "None, as vLLM clears a cache", type(value).__name__
+            )
         self.views.invalidate()
+
+    @override
+    def __setattr__(self, name: str, value: object) -> None:
+        # Here and not on every use, which would pay for four comparisons.
+        if name in JUDGED and "views" in self.__dict__ and self.views.builds and value != getattr(self, name):
+            raise ContractError(self.views.owner, f"layer.{name}", getattr(self, name), value)
+        super().__setattr__(name, value)
 
     @override
     def forward(

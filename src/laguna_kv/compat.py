@@ -21,6 +21,9 @@ from vllm.utils.torch_utils import canonicalize_singleton_dim_strides  # 0.26.0,
 from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend, FlashAttentionImpl
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
+from laguna_kv.errors import EligibilityError
+from laguna_kv.settings import read_flag
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -37,6 +40,7 @@ __all__ = [
     "make_variable_known",
     "model_runner_version",
     "override_flash_attention",
+    "refuse_other_backends",
 ]
 
 
@@ -47,6 +51,24 @@ def override_flash_attention(class_path: str) -> None:
     spawn and that the XPU platform accepts (it refuses CUSTOM and names of its own making).
     """
     register_backend(AttentionBackendEnum.FLASH_ATTN, class_path)
+
+
+def refuse_other_backends(class_path: str) -> None:
+    """Let this process select no attention backend but one while the flag is on, where vLLM would do so in silence.
+
+    A platform may ignore FLASH_ATTN (vLLM's CPU build does) and a user may name another backend; either would run
+    stock under flag 1. Every ordinary attention layer's backend is asked of ``Platform.get_attn_backend_cls``, which
+    answers with a class path (0.26.0, 0.32.0, 0.33.0). Set on the platform object of this process and not on its
+    class, so that the class keeps what it has, whoever else changes it and when.
+    """
+
+    def selected(*arguments: Any, **keywords: Any) -> str:
+        path = str(type(current_platform).get_attn_backend_cls(*arguments, **keywords))
+        if read_flag() and path != class_path:
+            raise EligibilityError(f"attention on {current_platform.device_type}", [("backend", class_path, path)])
+        return path
+
+    current_platform.get_attn_backend_cls = selected  # type: ignore[method-assign]
 
 
 def make_variable_known(name: str, value: str) -> None:

@@ -11,12 +11,16 @@ import os
 
 from laguna_kv.settings import FLAG, Settings, read_flag
 
+BACKEND = "laguna_kv.backend.LagunaFlashAttentionBackend"
+"""The class by which vLLM imports the candidate."""
+
 
 def register() -> None:
     """Put the candidate in vLLM's FLASH_ATTN place if the flag is 1; leave vLLM as it is if it is 0 or unset.
 
     A flag that is set is entered in vLLM's table of known variables, whatever its value: the control arm sets
-    it to 0, and ``--fail-on-environ-validation`` must treat both arms alike. An unset flag touches nothing.
+    it to 0, and ``--fail-on-environ-validation`` must treat both arms alike. An unset flag touches nothing. With
+    flag 1 a layer for which vLLM selects any other backend raises EligibilityError: it would be stock in silence.
 
     Raises:
         SettingError: the flag, the lane or the validator has a value that means nothing.
@@ -30,4 +34,5 @@ def register() -> None:
     if not enabled:
         return
     Settings.from_environment()
-    compat.override_flash_attention("laguna_kv.backend.LagunaFlashAttentionBackend")
+    compat.override_flash_attention(BACKEND)
+    compat.refuse_other_backends(BACKEND)

@@ -37,6 +37,7 @@ class ViewState:
     """
 
     __slots__ = (
+        "_graphs_at_clear",
         "_make_contract",
         "_past_forward_hits",
         "_past_update_hits",
@@ -50,6 +51,7 @@ class ViewState:
         self._make_contract = make_contract
         self._past_forward_hits = 0
         self._past_update_hits = 0
+        self._graphs_at_clear: str | None = None
         self.owner = "layer not used yet"
         self.contract: Contract | None = None
         self.builds = 0
@@ -73,17 +75,20 @@ class ViewState:
             head_size: in elements.
 
         Raises:
-            LifecycleError: a state exists; or the final cache's state has already been; or breakable graphs
-                captured on the cache cleared since could still be replayed: they hold its address.
+            LifecycleError: a state exists, or was lost without an invalidation; or the final cache's state has
+                already been; or breakable graphs could still be replayed when the last cache was cleared, or can
+                now: they hold its address, and one discarded later may have been replayed in between.
             ContractError: the aliases made are not those that the cache's geometry asks for.
         """
         if self.contract is not None:
             raise LifecycleError(self.owner, "no state", "a complete one, which only a cleared cache discards")
+        seen = f"{self.builds} states built, {self.invalidations} invalidated"
+        if self.builds != self.invalidations:
+            raise LifecycleError(self.owner, "every state built to be invalidated or held", f"{seen}, none held")
         if self.builds >= MOST_BUILDS:
-            seen = f"{self.builds} states built, {self.invalidations} invalidated"
             raise LifecycleError(self.owner, "one profiling and one final cache in a process", seen)
-        if self.invalidations and (captures := live_breakable_captures()):
-            seen = f"the cache cleared under {captures} captured graph(s) that hold its address"
+        if self.builds and (graphs := self._graphs_at_clear or _live_graphs()):
+            seen = f"the cache cleared under {graphs} that hold its address"
             raise LifecycleError(self.owner, "no captured graph to outlive the cache it was captured on", seen)
         contract = self._make_contract(kv_cache, views.build_views(kv_cache, head_size), head_size, self.owner)
         self.contract = contract
@@ -91,10 +96,23 @@ class ViewState:
         return contract
 
     def invalidate(self) -> None:
-        """Discard the whole state, if there is one, and with it every reference to the cache's memory."""
+        """Discard the whole state, if there is one, and with it every reference to the cache's memory.
+
+        Never raises: vLLM's shutdown comes this way too, with its graphs still alive.
+        """
         if self.contract is None:
             return
+        self._graphs_at_clear = _live_graphs()
         self._past_forward_hits += self.contract.forward_hits
         self._past_update_hits += self.contract.update_hits
         self.contract = None
         self.invalidations += 1
+
+
+def _live_graphs() -> str | None:
+    """The captured graphs that could be replayed now, in words; None if there is none."""
+    try:
+        captures = live_breakable_captures()
+    except Exception as error:  # noqa: BLE001 - whatever a changed vLLM raises: unknown is not none
+        return f"captured graphs that cannot be counted ({type(error).__name__}: {error})"
+    return f"{captures} captured graph(s)" if captures else None

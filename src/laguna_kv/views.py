@@ -74,18 +74,28 @@ def verify_views(views: Views, kv_cache: torch.Tensor, head_size: int, owner: st
             "stride": raw_stride if name.startswith("raw") else canonical_stride,
             "dtype": kv_cache.dtype,
             "device": kv_cache.device,
+            "storage_bytes": kv_cache.untyped_storage().nbytes(),
+            # Not read on every use: see docs/limits.md.
+            "negative": False,
         }
-        for (field, expected_value), seen in zip(expected_fields.items(), fields(view), strict=True):
-            if seen != expected_value:
-                raise ContractError(owner, f"{name}.{field}", expected_value, seen)
+        now = {**dict(zip(FIELD_NAMES, fields(view), strict=True)), "negative": view.is_neg()}
+        for field, expected_value in expected_fields.items():
+            if now[field] != expected_value:
+                raise ContractError(owner, f"{name}.{field}", expected_value, now[field])
 
 
-FIELD_NAMES = ("data_ptr", "storage_offset", "shape", "stride", "dtype", "device")
-"""What is recorded of a tensor and compared on every use, in the order of ``fields``."""
+FIELD_NAMES = (
+    "data_ptr", "storage_offset", "shape", "stride", "dtype", "device", "storage_bytes", "implementation",
+)  # fmt: skip
+"""What is recorded of a tensor and compared on every use, in the order of ``fields``.
+
+The storage is a stretch of memory here, known by its start (address and offset together) and its length; another
+storage object over the same stretch is the same storage. The implementation is the C++ object behind the Python one.
+"""
 
 
 def fields(tensor: torch.Tensor) -> tuple[object, ...]:
-    """The recorded fields of a tensor as it is now: address in bytes, offset and strides in elements."""
+    """The recorded fields of a tensor as it is now: address and storage in bytes, offset and strides in elements."""
     return (
         tensor.data_ptr(),
         tensor.storage_offset(),
@@ -93,6 +103,8 @@ def fields(tensor: torch.Tensor) -> tuple[object, ...]:
         tensor.stride(),
         tensor.dtype,
         tensor.device,
+        tensor.untyped_storage().nbytes(),
+        tensor._cdata,  # noqa: SLF001 - torch has no public name for it
     )
 
 

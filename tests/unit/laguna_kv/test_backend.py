@@ -10,11 +10,14 @@ import pytest
 import torch
 import vllm.envs
 import vllm.v1.attention.backends.flash_attn as upstream
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.platforms import current_platform
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
+from vllm.v1.attention.selector import get_attn_backend
 
 from gates import vllm_classes as support
 from laguna_kv.backend import LagunaFlashAttentionBackend, LagunaFlashAttentionImpl
-from laguna_kv.errors import ContractError
+from laguna_kv.errors import ContractError, EligibilityError, LifecycleError
 from laguna_kv.plugin import register
 from laguna_kv.settings import FLAG, VALIDATOR, Validator
 
@@ -125,6 +128,53 @@ def test_a_head_size_that_drifts_is_refused(config: Any, layer: Any) -> None:
         layer.impl.do_kv_cache_update(layer, None, None, layer.kv_cache, None)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_kv_heads", 4), ("kv_cache_dtype", "fp8"), ("attn_type", "encoder_only"),
+        ("kv_sharing_target_layer_name", "model.layers.0.self_attn.attn"),
+    ],
+)  # fmt: skip
+def test_a_fact_of_the_layer_cannot_drift_once_it_was_judged(config: Any, layer: Any, field: str, value: Any) -> None:
+    before = getattr(layer.impl, field)
+    setattr(layer.impl, field, value)  # a layer that has not been used is vLLM's to finish
+    setattr(layer.impl, field, before)
+    support.run_step(config, layer)
+    with pytest.raises(ContractError, match=rf"^{layer.layer_name}: .* at layer.{field}: expected .*, seen {value};"):
+        setattr(layer.impl, field, value)
+    setattr(layer.impl, field, before)
+    support.run_step(config, layer)
+    assert layer.impl.views.builds == 1
+
+
+@pytest.mark.parametrize("value", [5, 0, False, torch.ones(1)], ids=repr)
+def test_only_none_is_vllms_clearing(config: Any, layer: Any, value: Any) -> None:
+    support.run_step(config, layer)
+    with pytest.raises(ContractError, match=r"at _k_scale_cache: expected None, as vLLM clears a cache, seen "):
+        layer.impl._k_scale_cache = value
+    support.run_step(config, layer)
+    assert (layer.impl.views.builds, layer.impl.views.invalidations) == (1, 0)
+
+
+def test_a_lost_state_is_not_built_again(config: Any, layer: Any) -> None:
+    support.run_step(config, layer)
+    layer.impl.views.contract = None
+    for cache in (layer.kv_cache, support.make_cache()):
+        layer.kv_cache = cache
+        with pytest.raises(LifecycleError, match="1 states built, 0 invalidated, none held"):
+            support.run_step(config, layer)
+
+
+@pytest.mark.parametrize("scale", ["output_scale", "output_block_scale"])
+def test_output_scales_reach_vllm_which_refuses_them(layer: Any, scale: str) -> None:
+    query, key, value = support.projections(layer, 8, 0)
+    with pytest.raises(NotImplementedError, match="output"):
+        layer.impl.forward(
+            layer, query, key, value, layer.kv_cache, support.metadata(8, 24),
+            output=torch.empty_like(query), **{scale: torch.ones(1)},
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize("clear", support.CLEARINGS.values(), ids=support.CLEARINGS)
 def test_vllms_clear_discards_the_state_and_the_next_cache_gets_one(
     config: Any, layer: Any, clear: Any, monkeypatch: pytest.MonkeyPatch
@@ -158,6 +208,36 @@ def test_the_registration_is_vllms_own_and_replaces_flash_attn(engine: Any, monk
         assert vllm.envs.environment_variables.pop(FLAG)() == "1"
     finally:
         AttentionBackendEnum.FLASH_ATTN.clear_override()
+        del vars(current_platform)["get_attn_backend_cls"]
+
+
+def test_another_backend_is_not_selected_in_silence_under_flag_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The platform of vLLM's CPU build answers CPU_ATTN whatever is asked for.
+
+    vLLM remembers what it selected for a head size, hence three of them.
+    """
+    selected = current_platform.get_attn_backend_cls
+    monkeypatch.setenv(FLAG, "1")
+    register()
+    register()  # a second plugin load of the same process
+    try:
+        with set_current_vllm_config(VllmConfig()):
+            for _ in range(2):
+                with pytest.raises(EligibilityError, match=r"^attention on cpu: .*backend \(expected laguna_kv.*CPU"):
+                    get_attn_backend(128, torch.bfloat16, "auto")
+            monkeypatch.setattr(
+                type(current_platform), "get_attn_backend_cls",
+                lambda *_arguments, **_keywords: AttentionBackendEnum.FLASH_ATTN.get_path(),
+            )  # fmt: skip
+            assert get_attn_backend(64, torch.bfloat16, "auto") is LagunaFlashAttentionBackend
+            monkeypatch.undo()
+            monkeypatch.setenv(FLAG, "0")
+            assert get_attn_backend(256, torch.bfloat16, "auto").get_name().startswith("CPU")
+    finally:
+        AttentionBackendEnum.FLASH_ATTN.clear_override()
+        vllm.envs.environment_variables.pop(FLAG)
+        del vars(current_platform)["get_attn_backend_cls"]
+    assert current_platform.get_attn_backend_cls == selected
 
 
 def test_the_backend_is_vllms_with_another_implementation() -> None:

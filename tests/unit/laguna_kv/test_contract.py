@@ -49,6 +49,20 @@ def point_at(tensor: torch.Tensor, other: torch.Tensor) -> None:
     tensor.set_(other.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
+def shorten_storage(tensor: torch.Tensor) -> None:
+    """The same memory from the same start, through a storage that ends one element earlier."""
+    storage = tensor.untyped_storage()
+    tensor.set_(
+        storage[: storage.nbytes() - tensor.element_size()], tensor.storage_offset(), tensor.shape, tensor.stride()
+    )
+
+
+def swap_implementation(tensor: torch.Tensor) -> None:
+    """Another C++ tensor, equal in everything, under the same Python object."""
+    equal = tensor.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    torch._C._swap_tensor_impl(tensor, equal)
+
+
 # Each changes one field of a tensor in place, as code that had a reference to it could.
 CHANGES: dict[str, tuple[str, Change]] = {
     "another storage": ("data_ptr", lambda t: point_at(t, torch.empty(2**20, dtype=t.dtype))),
@@ -56,9 +70,13 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "shape": ("shape", lambda t: t.as_strided_((t.shape[0], t.shape[1], 1, t.shape[3]), t.stride())),
     "rank": ("shape", lambda t: t.as_strided_((t.shape[0], 8), (1, 1))),
     "stride": ("stride", lambda t: t.as_strided_(t.shape, (t.stride(0), t.stride(1), 7, 1))),
+    "first stride": ("stride", lambda t: t.as_strided_(t.shape, (0, *t.stride()[1:]))),
+    "last stride": ("stride", lambda t: t.as_strided_(t.shape, (*t.stride()[:3], 0))),
     "resize": ("shape", lambda t: t.resize_(1, 2, 3, 4)),
     "data": ("data_ptr", lambda t: setattr(t, "data", t.clone(memory_format=torch.preserve_format))),
     "dtype": ("dtype", lambda t: setattr(t, "data", t.view(torch.float16))),
+    "storage": ("storage_bytes", shorten_storage),
+    "implementation": ("implementation", swap_implementation),
 }
 
 
@@ -99,6 +117,30 @@ def test_a_storage_offset_that_drifts_under_the_same_address_is_seen(build: Buil
     assert cache.data_ptr() == before
     with pytest.raises(ContractError, match=r"source.storage_offset: expected 1024, seen 0"):
         contract.forward(cache)
+
+
+def test_a_storage_offset_that_drifts_with_the_object_behind_the_tensor_is_seen(build: Build) -> None:
+    cache = make_cache(offset=512)
+    contract = build(cache)
+    other = torch.empty(0, dtype=cache.dtype).set_(cache.untyped_storage()[1024:], 0, cache.shape, cache.stride())
+    assert other.data_ptr() == cache.data_ptr()
+    torch._C._swap_tensor_impl(cache, other)
+    with pytest.raises(ContractError, match=r"source.storage_offset: expected 512, seen 0"):
+        contract.forward(cache)
+
+
+def test_another_storage_object_over_the_same_memory_is_the_same_storage(build: Build) -> None:
+    """What ``storage`` means here; docs/limits.md says so."""
+    cache = make_cache()
+    contract = build(cache)
+    cache.set_(cache.untyped_storage()[0:], cache.storage_offset(), cache.shape, cache.stride())
+    assert contract.forward(cache) is contract.canonical
+
+
+def test_views_of_a_negated_cache_are_never_built(make_contract: Any) -> None:
+    cache = make_cache()._neg_view()
+    with pytest.raises(ContractError, match=r"raw_key.negative: expected False, seen True"):
+        make_contract(cache, build_views(cache, HEAD_SIZE), HEAD_SIZE, "layer 7")
 
 
 def swap_device(tensor: torch.Tensor) -> None:
@@ -170,14 +212,22 @@ def test_a_replaced_view_is_refused_even_if_it_is_equal(build: Build, path: str,
         getattr(contract, method)(cache)
 
 
+class Pair(tuple[torch.Tensor, ...]):
+    """A tuple that could answer differently each time."""
+
+    __slots__ = ()
+
+
 @pytest.mark.parametrize("path", ["raw", "canonical"])
-@pytest.mark.parametrize("partial", [None, (), "one", "three", "list"])
+@pytest.mark.parametrize("partial", [None, (), "one", "three", "list", "subclass"])
 def test_partial_state_is_refused(build: Build, path: str, partial: Any) -> None:
     cache = make_cache()
     contract = build(cache)
     seam = getattr(contract, path)
     views = seam.views
-    seam.views = {"one": views[:1], "three": (*views, views[0]), "list": list(views)}.get(partial, partial)
+    seam.views = {
+        "one": views[:1], "three": (*views, views[0]), "list": list(views), "subclass": Pair(views),
+    }.get(partial, partial)  # fmt: skip
     with pytest.raises(ContractError, match=f"{path}.views: expected a key and a value alias"):
         contract.forward(cache)
     del seam.views

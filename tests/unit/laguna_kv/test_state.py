@@ -107,10 +107,47 @@ def test_an_invalidation_after_a_capture_is_terminal(state: ViewState) -> None:
     state.build(make_cache(), HEAD_SIZE)
     wrapper = real_wrapper(captured())
     state.invalidate()  # never raises: vLLM's shutdown comes this way
-    with pytest.raises(LifecycleError, match=r"cleared under 1 captured graph\(s\)"):
+    for _ in range(2):
+        with pytest.raises(LifecycleError, match=r"cleared under 1 captured graph\(s\) that hold its address"):
+            state.build(make_cache(), HEAD_SIZE)
+        wrapper.clear_graphs()  # too late: they could be replayed on a cache that was gone
+    state.invalidate()
+    with pytest.raises(LifecycleError, match="captured graph"):
         state.build(make_cache(), HEAD_SIZE)
-    assert state.contract is None
+    assert (state.contract, state.builds, state.invalidations) == (None, 1, 1)
+
+
+def test_a_capture_made_after_the_clear_is_in_the_way_as_well(state: ViewState) -> None:
+    state.build(make_cache(), HEAD_SIZE)
+    state.invalidate()
+    wrapper = real_wrapper(captured())
+    with pytest.raises(LifecycleError, match="cleared under 1 captured graph"):
+        state.build(make_cache(), HEAD_SIZE)
     wrapper.clear_graphs()
+    assert state.build(make_cache(), HEAD_SIZE) is state.contract
+
+
+def test_graphs_that_cannot_be_counted_are_not_none(state: ViewState, monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed() -> int:
+        raise AttributeError("_all_instances")
+
+    state.build(make_cache(), HEAD_SIZE)
+    with monkeypatch.context() as patch:
+        patch.setattr("laguna_kv.state.live_breakable_captures", changed)
+        state.invalidate()  # silent all the same
+    assert state.contract is None
+    with pytest.raises(LifecycleError, match=r"cannot be counted \(AttributeError: _all_instances\)"):
+        state.build(make_cache(), HEAD_SIZE)
+
+
+def test_a_state_that_was_lost_is_not_built_again(state: ViewState) -> None:
+    state.build(make_cache(), HEAD_SIZE)
+    state.contract = None
+    for _ in range(2):
+        with pytest.raises(LifecycleError, match=r"seen 1 states built, 0 invalidated, none held; start a fresh"):
+            state.build(make_cache(), HEAD_SIZE)
+        state.invalidate()  # there is nothing to invalidate, and a later clear makes nothing good
+    assert (state.contract, state.builds, state.invalidations) == (None, 1, 0)
 
 
 def test_a_discarded_profiling_capture_is_not_in_the_way(state: ViewState) -> None:

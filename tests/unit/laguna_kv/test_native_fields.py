@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each field that the native contract compares, changed alone.
+
+Torch cannot change some of them without changing others, so the contract is given an exchange table that reads torch's
+own and then alters one field of what it read. The module is loaded anew for it, as in another process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from gates.vllm_classes import HEAD_SIZE, make_cache
+from laguna_kv import _contract as installed
+from laguna_kv.errors import ContractError
+from laguna_kv.views import build_views
+
+NAME = b"dlpack_exchange_api"
+
+
+class Description(ctypes.Structure):
+    """DLPack's ``DLTensor``."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+Describe = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Description))
+
+
+class Table(ctypes.Structure):
+    """DLPack's ``DLPackExchangeAPI``."""
+
+    _fields_ = [
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("previous", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p), ("managed_from", ctypes.c_void_p), ("managed_to", ctypes.c_void_p),
+        ("describe", Describe), ("stream", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+class Exchange:
+    """An exchange table that tells of one tensor something else than torch does, once asked to.
+
+    Attributes:
+        target: the tensor that is altered.
+        alter: what is done to its description.
+        fail: whether describing it fails instead.
+        undo: what puts a tensor right that had to be altered itself.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, major: int | None = None) -> None:
+        take = ctypes.pythonapi.PyCapsule_GetPointer
+        take.restype, take.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        self.target: object = None
+        self.alter: Callable[[Description], object] = lambda _description: None
+        self.fail = False
+        self.undo: list[Callable[[], object]] = []
+        self._kept: list[Any] = []
+        torchs = Table.from_address(take(torch.Tensor.__dlpack_c_exchange_api__, NAME))
+        self._torchs_describe = torchs.describe
+        table = Table.from_buffer_copy(torchs)
+        table.describe = Describe(self._describe)
+        table.major = table.major if major is None else major
+        self._kept = [table, table.describe]
+        capsule = make(ctypes.addressof(table), NAME, None)
+        monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", capsule)
+
+    def _describe(self, tensor: object, description: Any) -> int:
+        if self.fail and tensor is self.target:
+            return -1
+        status: int = self._torchs_describe(tensor, description)
+        if tensor is self.target:
+            self.alter(description.contents)
+        return status
+
+    def replaced(self, pointer: Any, position: int, value: int) -> Any:
+        """A copy of a shape or of strides with one number changed; it lives as long as this object."""
+        numbers = (ctypes.c_int64 * 4)(*pointer[:4])
+        numbers[position] = value
+        self._kept.append(numbers)
+        return ctypes.cast(numbers, ctypes.POINTER(ctypes.c_int64))
+
+
+def load() -> Any:
+    """The native module once more, with the exchange table that torch shows now."""
+    spec = importlib.util.spec_from_file_location("laguna_kv._contract", installed.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def exchange(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exchange]:
+    yield Exchange(monkeypatch)
+    assert sys.modules["laguna_kv._contract"] is installed
+
+
+def native(cache: torch.Tensor) -> tuple[Any, dict[str, torch.Tensor]]:
+    """A contract with a Python check that finds nothing, and the five tensors that it holds."""
+    module, views = load(), build_views(cache, HEAD_SIZE)
+    raw = module.Seam((views.raw_key, views.raw_value), HEAD_SIZE, "layer 7")
+    canonical = module.Seam((views.canonical_key, views.canonical_value), HEAD_SIZE, "layer 7")
+    return module.Contract(cache, raw, canonical, lambda _source: None, "layer 7"), {"source": cache, **views._asdict()}
+
+
+def _shape(position: int) -> Callable[[Exchange, Description], None]:
+    def alter(exchange: Exchange, description: Description) -> None:
+        # In the tensor itself, because another address alone is drift.
+        address = ctypes.cast(description.shape, ctypes.c_void_p).value
+        assert address is not None
+        numbers = (ctypes.c_int64 * 4).from_address(address)
+        numbers[position] += 1
+        exchange.undo.append(lambda: numbers.__setitem__(position, numbers[position] - 1))
+
+    return alter
+
+
+def _stride(position: int) -> Callable[[Exchange, Description], None]:
+    def alter(exchange: Exchange, description: Description) -> None:
+        description.strides = exchange.replaced(description.strides, position, 99)
+
+    return alter
+
+
+def _field(name: str, value: int) -> Callable[[Exchange, Description], None]:
+    def alter(_exchange: Exchange, description: Description) -> None:
+        assert getattr(description, name) != value
+        setattr(description, name, value)
+
+    return alter
+
+
+def _copied_shape(exchange: Exchange, description: Description) -> None:
+    description.shape = exchange.replaced(description.shape, 0, description.shape[0])
+
+
+def _no_strides(_exchange: Exchange, description: Description) -> None:
+    description.strides = ctypes.POINTER(ctypes.c_int64)()
+
+
+ALTERATIONS: dict[str, Callable[[Exchange, Description], None]] = {
+    "data": _field("data", 64),
+    "byte offset": _field("byte_offset", 2),
+    "device type": _field("device_type", 14),
+    "device number": _field("device_id", 1),
+    "rank": _field("ndim", 3),
+    "dtype code": _field("code", 0),
+    "dtype bits": _field("bits", 32),
+    "dtype lanes": _field("lanes", 2),
+    "address of the shape": _copied_shape,
+    "no strides": _no_strides,
+    **{f"shape {position}": _shape(position) for position in range(4)},
+    **{f"stride {position}": _stride(position) for position in range(4)},
+}
+
+
+@pytest.mark.parametrize("method", ["forward", "update"])
+@pytest.mark.parametrize("name", ["source", "raw_key", "raw_value", "canonical_key", "canonical_value"])
+@pytest.mark.parametrize("alteration", ALTERATIONS)
+def test_one_field_of_one_tensor_is_seen(exchange: Exchange, alteration: str, name: str, method: str) -> None:
+    cache = make_cache(kv_heads=1)
+    contract, tensors = native(cache)
+    use = getattr(contract, method)
+    use(cache)
+    exchange.target = tensors[name]
+    use(cache)  # seen through the table, and unaltered
+    exchange.alter = lambda description: ALTERATIONS[alteration](exchange, description)
+    try:
+        with pytest.raises(ContractError, match=r"validators: .* seen drift in the native check only"):
+            use(cache)
+    finally:
+        for undo in exchange.undo:
+            undo()
+    exchange.alter = lambda _description: None
+    use(cache)
+
+
+def test_a_tensor_that_cannot_be_read_is_drift(exchange: Exchange) -> None:
+    cache = make_cache()
+    contract, tensors = native(cache)
+    contract.forward(cache)
+    exchange.target, exchange.fail = tensors["raw_value"], True
+    with pytest.raises(ContractError, match="validators: "):
+        contract.forward(cache)
+
+
+@pytest.mark.parametrize("major", [0, 2])
+def test_another_major_version_of_the_table_is_refused(monkeypatch: pytest.MonkeyPatch, major: int) -> None:
+    Exchange(monkeypatch, major)
+    with pytest.raises(ImportError, match=rf"expected version 1 with unmanaged tensors, seen {major}\."):
+        load()

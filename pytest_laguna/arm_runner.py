@@ -26,11 +26,13 @@ class ArmRunner:
     Attributes:
         token: of the lease, or of the session where nothing is leased.
         cards: the variables that show a process the lease's cards; empty where nothing is leased.
+        cores: the processor cores that everything runs on; empty for all that this process may use.
         bounds: the campaign's.
     """
 
     token: str
     cards: Mapping[str, str]
+    cores: frozenset[int]
     bounds: Bounds
 
     def __call__(
@@ -56,6 +58,7 @@ class ArmRunner:
                 ),
                 settle_seconds=self.bounds.settle_seconds,
                 memory_limit_bytes=self.bounds.memory_limit_bytes,
+                cores=self.cores,
             )
             return process.run(command, self.token)
         finally:

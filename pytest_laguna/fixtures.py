@@ -11,6 +11,7 @@ import pytest
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.attempt import Attempt
 from pytest_laguna.campaign import Campaign, Lane
+from pytest_laguna.card_process import CardProcess
 from pytest_laguna.evidence import files
 from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine.command import new_token
@@ -78,10 +79,16 @@ def arm_runner(request: pytest.FixtureRequest, campaign: Campaign, lane: Lane) -
     """Runs arms and other programs under supervision, on the leased cards; gate 1 runs them on the CPU."""
     if CARDS in request.config.stash:
         held = request.config.stash[CARDS]
-        return ArmRunner(held.lease.token, held.environment(), campaign.lanes[lane].bounds)
+        return ArmRunner(held.lease.token, held.environment(), held.cores(held.cards), campaign.lanes[lane].bounds)
     if campaign.rehearsal is None:
         raise NotProvenError("the campaign has no table rehearsal; gate 1 runs the engine of one")
-    return ArmRunner(new_token(), {}, campaign.rehearsal.bounds)
+    return ArmRunner(new_token(), {}, frozenset(), campaign.rehearsal.bounds)
+
+
+@pytest.fixture
+def card_process(cards: LeasedCards, arm_runner: ArmRunner, prove: Prove) -> CardProcess:
+    """Calls a function on one of the leased cards, in a process of its own."""
+    return CardProcess(cards, arm_runner, prove.directory / "card-processes")
 
 
 @pytest.fixture(scope="session")

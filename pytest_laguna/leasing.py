@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from pytest_laguna.campaign import Idle
 from pytest_laguna.evidence import root
 from pytest_laguna.machine import idle, leases
 from pytest_laguna.machine.cards import Card, CardSource
+from pytest_laguna.machine.cards_cpu import cores
 from pytest_laguna.machine.choice import choose
 from pytest_laguna.machine.environment import EnvironmentRefusedError, refuse_inherited
 from pytest_laguna.machine.errors import CardError, LeaseError
@@ -48,6 +49,10 @@ class LeasedCards:
     def environment(self) -> Mapping[str, str]:
         """The variables that show a process these cards and no others."""
         return self.source.environment(self.cards)
+
+    def cores(self, cards: Sequence[Card]) -> frozenset[int]:
+        """The processor cores of cards on the cpu lane; empty, which is no restriction, on the others."""
+        return cores(cards) if self.source.lane == "cpu" else frozenset()
 
     def give_back(self) -> str | None:
         """End the lease; returns what was left on the cards, in words, in which case they are quarantined."""

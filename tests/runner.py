@@ -17,4 +17,4 @@ def runner(*, deadline_seconds: float = 240.0, settle_seconds: float = 2.0) -> A
         kill_seconds=5.0,
         memory_limit_bytes=6 * 2**30,
     )
-    return ArmRunner(new_token(), {}, bounds)
+    return ArmRunner(new_token(), {}, frozenset(), bounds)

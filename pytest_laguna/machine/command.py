@@ -41,6 +41,7 @@ class Command(pydantic.BaseModel):
         settle_seconds: how long what the child leaves behind may take to end by itself.
         memory_limit_bytes: of the whole tree, as ``descent.memory_bytes`` counts; without one nothing is polled.
         journal: a file whose last whole line belongs into the result.
+        cores: the processor cores that the child and everything below it run on; empty for all.
     """
 
     model_config = _STRICT
@@ -53,6 +54,7 @@ class Command(pydantic.BaseModel):
     settle_seconds: float = pydantic.Field(ge=0, allow_inf_nan=False)
     memory_limit_bytes: int | None = pydantic.Field(default=None, gt=0)
     journal: Path | None = None
+    cores: frozenset[int] = frozenset()
 
     @pydantic.field_validator("argv")
     @classmethod

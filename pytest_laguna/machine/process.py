@@ -176,6 +176,7 @@ class SupervisedProcess:
             "ladder": (ladder.interrupt_seconds, ladder.terminate_seconds, ladder.kill_seconds),
             "memory_limit_bytes": command.memory_limit_bytes,
             "journal": None if command.journal is None else str(command.journal),
+            "cores": sorted(command.cores),
         }
 
     def _watch(self) -> None:

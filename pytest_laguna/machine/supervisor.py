@@ -257,6 +257,8 @@ def _start(request: Mapping[str, Any]) -> tuple[int, int]:
         for number in _RESTORED:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if request["cores"]:
+            os.sched_setaffinity(0, request["cores"])
         argv: list[str] = request["argv"]
         os.execve(argv[0], argv, request["environment"])  # noqa: S606 - no shell is the point
     except BaseException as error:  # noqa: BLE001 - nothing may run on in this copy of the supervisor

@@ -428,22 +428,51 @@ def test_a_device_gate_does_not_inherit_runtime_variables(project: Project) -> N
     assert (result.returncode, "env -u OMP_NUM_THREADS pytest" in last_line(result)) == (4, True)
 
 
-def test_a_device_gates_test_runs_programs_on_its_card(project: Project) -> None:
-    body = """import json, pathlib, sys
-    argv = [sys.executable, "-c", "import os; print(os.environ['LAGUNA_CPU_CARDS'])"]
-    place = prove.directory / "program"
-    place.mkdir()
-    record = arm_runner(argv, {}, place, 30.0)
-    assert record.is_clean, str(record)
-    prove("seen", card=(place / "stdout.log").read_text().strip())"""
+ON_CARD = """
+def look(factor):
+    import os, torch
+    cores = sorted(os.sched_getaffinity(0))
+    return {"slots": os.environ["LAGUNA_CPU_CARDS"], "sum": float(torch.ones(3).sum()) * factor, "cores": len(cores)}
+
+def fails():
+    raise OSError("no such device")
+
+def dies():
+    import os
+    os.kill(os.getpid(), 11)
+"""
+
+
+def _device_test(project: Project, body: str, *fixtures: str) -> None:
     project.tests(only=body)
     path = project.directory / "checks" / "test_device.py"
-    path.write_text(path.read_text().replace("test_only(prove)", "test_only(prove, arm_runner)"))
+    path.write_text(
+        path.read_text().replace("test_only(prove)", f"test_only({', '.join(('prove', *fixtures))})") + ON_CARD
+    )
+
+
+def test_a_device_gates_test_calls_a_function_on_each_card(project: Project) -> None:
+    body = """values = [card_process(card, look, 2) for card in cards.cards]
+    import sys
+    assert "torch" not in sys.modules
+    prove("seen", values=values)"""
+    _device_test(project, body, "cards", "card_process")
     assert project.gate(1).returncode == 0
-    result = project.gate(2)
+    result = project.gate(2, f"--cards={CARD},{CARD + 100}")
     assert result.returncode == 0, result.stdout
     analysis = json.loads((project.attempt(2) / "analysis.json").read_bytes())
-    assert analysis["clauses"][0]["proofs"][0]["observed"] == {"card": str(CARD)}
+    values = analysis["clauses"][0]["proofs"][0]["observed"]["values"]
+    assert values == [{"slots": str(card), "sum": 6, "cores": 1} for card in (CARD, CARD + 100)]
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"), [("fails", "fails: OSError: no such device"), ("dies", "dies: exited, SIGSEGV")]
+)
+def test_a_card_process_that_fails_says_why(project: Project, function: str, reason: str) -> None:
+    _device_test(project, f"card_process(cards.cards[0], {function})", "cards", "card_process")
+    assert project.gate(1).returncode == 0
+    result = project.gate(2)
+    assert (result.returncode, f"CardProcessError: card cpu-slot-{CARD}, {reason}" in result.stdout) == (22, True)
 
 
 def test_a_device_gate_killed_in_an_arm_leaves_no_process_and_no_lease(project: Project) -> None:
@@ -451,9 +480,7 @@ def test_a_device_gate_killed_in_an_arm_leaves_no_process_and_no_lease(project: 
     place = prove.directory / "program"
     place.mkdir()
     arm_runner(["/bin/sh", "-c", "echo here; setsid sleep 77 & sleep 77"], {}, place, 60.0)"""
-    project.tests(only=body)
-    path = project.directory / "checks" / "test_device.py"
-    path.write_text(path.read_text().replace("test_only(prove)", "test_only(prove, arm_runner)"))
+    _device_test(project, body, "arm_runner")
     assert project.gate(1).returncode == 0
     process = subprocess.Popen(
         project.command("--gate=2", f"--cards={CARD}"),
@@ -476,7 +503,6 @@ def test_a_device_gate_killed_in_an_arm_leaves_no_process_and_no_lease(project: 
     code, gates, _ = project.verify()
     assert (code, [gate["verdict"] for gate in gates]) == (23, ["PASS", "NOT_PROVEN"])
     project.tests()
-    path.write_text(path.read_text().replace(body, PROVES))
     result = project.gate(1)
     assert result.returncode == 0, result.stderr
     assert project.gate(2).returncode == 0, "the stale lease is swept and the card is free again"
@@ -663,7 +689,7 @@ def test_a_test_that_ends_the_process_proves_nothing(project: Project, body: str
     result = project.gate(1)
     assert result.returncode == 23
     assert f"NOT_PROVEN: the session {how}: receipt.json: missing; the session ended" in result.stderr
-    assert "during checks/test_first.py::test_second" in result.stderr
+    assert body == FORGES or "during checks/test_first.py::test_second" in result.stderr
     code, gates, _ = project.verify()
     assert (code, "receipt.json: missing" in gates[0]["reason"]) == (23, True)
     assert project.gate(2).returncode == 4

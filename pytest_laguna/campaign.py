@@ -19,7 +19,15 @@ SIZE_LIMIT = 1024 * 1024
 Lane = Literal["cpu", "cuda", "xpu"]
 Name = Annotated[str, pydantic.Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 Sha256 = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
-NodeId = Annotated[str, pydantic.Field(pattern=r"^[\x21-\x7e]+\.py(::[\x21-\x7e]+)+$")]
+# Parts of the path begin with neither a dot nor a slash: a gate's tests lie in its project.
+NodeId = Annotated[
+    str,
+    pydantic.Field(
+        pattern=r"^([A-Za-z0-9_-][\x21-\x2e\x30-\x39\x3b-\x7e]*/)*[A-Za-z0-9_-][\x21-\x2e\x30-\x39\x3b-\x7e]*\.py"
+        r"(::[\x21-\x7e]+)+$"
+    ),
+]
+ImportName = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
 Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 GateNumber = Annotated[int, pydantic.Field(ge=1, le=3)]
 
@@ -64,7 +72,7 @@ class Candidate(_Model):
         validator: which implementation of the contract runs.
     """
 
-    package: str
+    package: ImportName
     flag: str
     control: str
     treatment: str
@@ -215,19 +223,25 @@ def parse_campaign(content: bytes, name: str) -> Campaign:
         name: what an error calls the file.
 
     Raises:
-        CampaignError: not UTF-8, not TOML (a doubled key), or an unknown, missing or mistyped key; the first is named.
+        CampaignError: not UTF-8, not TOML (a doubled key), nested too deeply, an unknown, missing or mistyped key (the
+            first is named), or a number that has no canonical JSON form.
     """
     try:
-        return Campaign.model_validate(tomllib.loads(content.decode("utf-8")))
+        campaign = Campaign.model_validate(tomllib.loads(content.decode("utf-8")))
+        files.canonical_json(campaign.canonical())
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "campaign"
         message = f"{name}: {where}: {first['msg']}"
         raise CampaignError(message) from error
-    except ValueError as error:
+    except RecursionError as error:
+        message = f"{name}: nested too deeply to be read; expected the tables of a campaign"
+        raise CampaignError(message) from error
+    except (ValueError, UnusableEvidenceError) as error:
         reason = " ".join(str(error).split())
         message = f"{name}: {reason}"
         raise CampaignError(message) from error
+    return campaign
 
 
 def read_campaign(path: Path) -> Campaign:

@@ -1,65 +1,131 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``laguna`` command: work on evidence without running anything."""
+"""The ``laguna`` command: work on evidence, and look at this machine, without running a gate.
+
+Exit codes: the verdict's (0 PASS, 20 STOP, 21 FAIL, 22 VOID, 23 NOT_PROVEN); 4 for a wrong call, a root that cannot be
+read, or output that cannot be written; 141, as for any program that SIGPIPE ends, when nobody reads the output.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
-from pytest_laguna.verdict import USAGE_EXIT_CODE, worst
+from pytest_laguna.campaign import Lane
+from pytest_laguna.evidence.files import printable
+from pytest_laguna.verdict import USAGE_EXIT_CODE, Verdict, worst
 from pytest_laguna.verification import GateReport, verify_root
+
+LANES: tuple[Lane, ...] = get_args(Lane)
+
+_NOBODY_READS = 128 + signal.SIGPIPE
 
 
 class _Parser(argparse.ArgumentParser):
     """Wrong use ends with pytest's exit code for it, so that every command of the suite agrees."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE_EXIT_CODE, f"{self.prog}: {message}; see {self.prog} --help\n")
+        self.exit(USAGE_EXIT_CODE, f"{printable(f'{self.prog}: {message}')}; see {self.prog} --help\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; returns its exit code."""
-    parser = _Parser(prog="laguna", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    version = importlib.metadata.version("pytest-laguna")
+    parser = _Parser(prog="laguna", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="version", version=f"pytest-laguna {version}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser, dest="command")
     verify = commands.add_parser("verify", help="derive every verdict again from a sealed root's raw files")
-    verify.add_argument("root", type=Path, metavar="ROOT", help="the sealed root, or a copy of it")
+    verify.add_argument("root", metavar="ROOT", help="the sealed root, or a copy of it")
     verify.add_argument("--json", action="store_true", help="print one JSON object")
+    doctor = commands.add_parser("doctor", help="say for each lane whether this machine and environment can run it")
+    doctor.add_argument("--device", choices=LANES, help="look at this lane alone; exit code 23 when it is not ready")
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
     chosen = parser.parse_args(arguments)
-    if not chosen.root.is_dir():
-        verify.error(f"{chosen.root}: not a directory; expected a sealed root")
-    return _verify(chosen.root, as_json=chosen.json)
+    if chosen.command == "doctor":
+        return _print(*_doctor(chosen.device, as_json=chosen.json))
+    try:
+        text, code = _verify(chosen.root, as_json=chosen.json)
+    except (OSError, ValueError) as error:
+        reason = f"cannot be read ({error.strerror if isinstance(error, OSError) else error})"
+        absent = isinstance(error, FileNotFoundError | NotADirectoryError)
+        verify.error(f"{chosen.root!r}: {'not a directory' if absent else reason}; expected a sealed root")
+    return _print(text, code)
 
 
-def _verify(sealed_root: Path, *, as_json: bool) -> int:
-    """Exit code: the worst verdict's; NOT_PROVEN's when there is no attempt at all."""
-    reports = verify_root(sealed_root)
+def _verify(sealed_root: str, *, as_json: bool) -> tuple[str, int]:
+    """What is printed, and the exit code: the worst verdict's, and NOT_PROVEN's when there is no attempt at all.
+
+    Raises:
+        OSError: the root cannot be read.
+        ValueError: it has no name, or one that no path can have.
+    """
+    if not sealed_root:
+        raise ValueError("no directory")
+    reports = verify_root(Path(sealed_root))
+    code = worst(report.verdict for report in reports).exit_code
     if as_json:
-        json.dump({"gates": [report.to_json() for report in reports]}, sys.stdout, indent=2)
-        sys.stdout.write("\n")
-    else:
-        sys.stdout.write(_table(reports) or f"NOT_PROVEN: {sealed_root} holds no attempt\n")
-    return worst(report.verdict for report in reports).exit_code
+        return json.dumps({"gates": [report.to_json() for report in reports]}, indent=2) + "\n", code
+    return _table(reports) or f"NOT_PROVEN: {printable(sealed_root)} holds no attempt\n", code
+
+
+def _doctor(lane: Lane | None, *, as_json: bool) -> tuple[str, int]:
+    """What is printed, and the exit code: NOT_PROVEN's when a lane was named and is not ready."""
+    from pytest_laguna.machine.doctor import diagnose  # noqa: PLC0415 - verifying needs nothing of the machine
+
+    report = diagnose({asked: Path(sys.executable) for asked in LANES if lane in {asked, None}})
+    code = 0 if lane is None or report.ready(lane) else Verdict.NOT_PROVEN.exit_code
+    return report.to_json() if as_json else "\n".join(map(printable, report.to_text().split("\n"))), code
 
 
 def _table(reports: Sequence[GateReport]) -> str:
     rows = [
         (
-            report.campaign,
-            report.lane,
+            printable(report.campaign),
+            printable(report.lane),
             f"gate {report.gate}",
             f"{report.attempt:04d}",
             report.verdict,
-            report.reason,
+            printable(report.reason),
         )
         for report in reports
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(5)] if rows else []
     lines = ("  ".join(text.ljust(width) for text, width in zip(row, [*widths, 0], strict=True)) for row in rows)
     return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _print(text: str, code: int) -> int:
+    """Write to standard output; returns ``code``, or another when the text did not get there."""
+    if sys.stdout is None:  # closed before we were started
+        return _unwritable("it is closed")
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        return _NOBODY_READS
+    except OSError as error:
+        _discard_output()
+        return _unwritable(str(error.strerror))
+    return code
+
+
+def _unwritable(reason: str) -> int:
+    if sys.stderr is not None:
+        sys.stderr.write(f"laguna: standard output cannot be written ({reason}); send it elsewhere: nothing is said\n")
+    return USAGE_EXIT_CODE
+
+
+def _discard_output() -> None:
+    """Have the interpreter not try again, when it ends, to write what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

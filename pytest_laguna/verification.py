@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from pytest_laguna.evidence.schemas import (
 )
 from pytest_laguna.verdict import JSON, NotProvenError, UnusableEvidenceError, Verdict
 
-_GATE_NAME = re.compile(r"gate([1-3])")
+_LEVELS = ("campaign", "lane", "gate1..3")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,6 +38,7 @@ class GateReport:
         attempt: the attempt's number; 0 when the gate has none that can be named.
         reason: one line; for PASS what is proven.
         receipt: digest of the receipt; None when there is none.
+        tree: digest of the manifest of what lies in the attempt; None when it cannot be listed.
         start: ``attempt.json``, when it could be read.
     """
 
@@ -49,6 +49,7 @@ class GateReport:
     verdict: Verdict
     reason: str
     receipt: str | None = None
+    tree: str | None = None
     start: AttemptStart | None = None
 
     def to_json(self) -> dict[str, JSON]:
@@ -58,56 +59,86 @@ class GateReport:
 
 
 def verify_root(sealed_root: Path) -> list[GateReport]:
-    """Verify the newest attempt of every gate under a sealed root, in path order.
+    """Verify the newest attempt of every gate under a sealed root, and with it all before it, in path order.
 
-    An earlier attempt is bound by the newest one's receipt. An entry that does not belong into a root is VOID.
+    An entry that does not belong into a root, or that cannot be read, is VOID.
+
+    Raises:
+        OSError: the root itself cannot be read.
     """
-    return list(_walk(sealed_root))
+    return list(_walk(sealed_root, _entries(sealed_root), ()))
 
 
-def _walk(sealed_root: Path) -> Iterator[GateReport]:
-    for campaign in _entries(sealed_root):
-        for lane in _entries(campaign):
-            for gate in _entries(lane):
-                named = _GATE_NAME.fullmatch(gate.name)
-                if named is None or not gate.is_dir():
-                    relative = gate.relative_to(sealed_root)
-                    reason = f"{relative}: does not belong into a sealed root; expected campaign/lane/gate1..3"
-                    yield GateReport(campaign.name, lane.name, 0, 0, Verdict.VOID, reason)
-                else:
-                    yield verify_gate(lane, int(named[1]))
+def _walk(parent: Path, entries: list[os.DirEntry[str]], place: tuple[str, ...]) -> Iterator[GateReport]:
+    """Go down to the gates; ``place`` is campaign and lane as far as ``parent`` is below them."""
+    lane = _Lane(parent)
+    for entry in entries:
+        here = (*place, entry.name)
+        is_gate = len(here) == len(_LEVELS)
+        try:
+            if not entry.is_dir(follow_symlinks=False) or (is_gate and entry.name not in root.GATES):
+                yield _void(here, f"does not belong into a sealed root; expected directories {'/'.join(_LEVELS)}")
+            elif is_gate:
+                yield lane.newest(root.GATES.index(entry.name) + 1)
+            else:
+                yield from _walk(Path(entry), _entries(Path(entry)), here)
+        except OSError as error:
+            yield _void(here, f"cannot be read ({error.strerror}); expected a directory of a sealed root")
 
 
-def _entries(directory: Path) -> list[Path]:
-    if directory.is_symlink() or not directory.is_dir():
-        return [directory]  # reported where a gate directory is expected
-    return [Path(entry) for entry in sorted(os.scandir(directory), key=lambda entry: entry.name)]
+def _entries(directory: Path) -> list[os.DirEntry[str]]:
+    return sorted(os.scandir(directory), key=lambda entry: entry.name)
+
+
+def _void(place: tuple[str, ...], defect: str) -> GateReport:
+    campaign, lane = (*place, place[-1])[:2]
+    return GateReport(campaign, lane, 0, 0, Verdict.VOID, f"{'/'.join(place)}: {defect}")
 
 
 def verify_gate(lane_directory: Path, gate: int) -> GateReport:
-    """Verify the newest attempt of a gate.
+    """Verify the newest attempt of a gate, and with it all before it.
 
     Args:
         lane_directory: ``<sealed-root>/<campaign>/<lane>``.
         gate: 1, 2 or 3.
     """
-    gate_directory = lane_directory / f"gate{gate}"
-    campaign, lane = lane_directory.parent.name, lane_directory.name
-    try:
-        numbers = root.attempt_numbers(gate_directory)
-    except UnusableEvidenceError as error:
-        return GateReport(campaign, lane, gate, 0, Verdict.VOID, str(error))
-    if not numbers:
-        return GateReport(campaign, lane, gate, 0, Verdict.NOT_PROVEN, f"gate {gate} has no attempt")
-    return verify_attempt(lane_directory, gate, numbers[-1])
+    return _Lane(lane_directory).newest(gate)
 
 
 def verify_attempt(lane_directory: Path, gate: int, number: int) -> GateReport:
-    """Verify one attempt from its raw files, its predecessors included.
+    """Verify one attempt from its raw files, and with it the earlier ones and the one that opened its gate.
 
     Never raises for what it finds: every defect becomes VOID or NOT_PROVEN with a reason that names the file.
     """
-    attempt = _Attempt(lane_directory, gate, number)
+    return _Lane(lane_directory).attempt(gate, number)
+
+
+class _Lane:
+    """The attempts of a campaign's lane, each verified once however many later ones rest on it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._reports: dict[tuple[int, int], GateReport] = {}
+
+    def newest(self, gate: int) -> GateReport:
+        """What ``verify_gate`` says."""
+        campaign, lane = self.directory.parent.name, self.directory.name
+        try:
+            numbers = root.attempt_numbers(self.directory / f"gate{gate}")
+        except UnusableEvidenceError as error:
+            return GateReport(campaign, lane, gate, 0, Verdict.VOID, str(error))
+        if not numbers:
+            return GateReport(campaign, lane, gate, 0, Verdict.NOT_PROVEN, f"gate {gate} has no attempt")
+        return self.attempt(gate, numbers[-1])
+
+    def attempt(self, gate: int, number: int) -> GateReport:
+        """What ``verify_attempt`` says."""
+        if (gate, number) not in self._reports:
+            self._reports[gate, number] = _verify(_Attempt(self, gate, number))
+        return self._reports[gate, number]
+
+
+def _verify(attempt: _Attempt) -> GateReport:
     verdict, reason = Verdict.NOT_PROVEN, ""
     try:
         for rule in RULES.values():
@@ -121,12 +152,13 @@ def verify_attempt(lane_directory: Path, gate: int, number: int) -> GateReport:
         verdict, reason = Verdict.VOID, f"{Path(error.filename or attempt.directory).name}: {error.strerror}"
     return GateReport(
         campaign=attempt.campaign,
-        lane=attempt.lane,
-        gate=gate,
-        attempt=number,
+        lane=attempt.lane.directory.name,
+        gate=attempt.gate,
+        attempt=attempt.number,
         verdict=verdict,
         reason=reason,
         receipt=_receipt_digest(attempt.directory),
+        tree=attempt.tree_if_listable(),
         start=attempt.start_if_readable(),
     )
 
@@ -134,13 +166,12 @@ def verify_attempt(lane_directory: Path, gate: int, number: int) -> GateReport:
 class _Attempt:
     """An attempt under verification; each file is read once, when a rule first needs it."""
 
-    def __init__(self, lane_directory: Path, gate: int, number: int) -> None:
-        self.lane_directory = lane_directory
-        self.campaign = lane_directory.parent.name
-        self.lane = lane_directory.name
+    def __init__(self, lane: _Lane, gate: int, number: int) -> None:
+        self.lane = lane
+        self.campaign = lane.directory.parent.name
         self.gate = gate
         self.number = number
-        self.directory = root.attempt_directory(lane_directory / f"gate{gate}", number)
+        self.directory = root.attempt_directory(lane.directory / f"gate{gate}", number)
 
     @functools.cached_property
     def start(self) -> AttemptStart:
@@ -151,12 +182,22 @@ class _Attempt:
         return read_model(self.directory / root.MANIFEST, Manifest)
 
     @functools.cached_property
+    def found(self) -> Manifest:
+        return root.take_manifest(self.directory)
+
+    @functools.cached_property
     def analysis(self) -> Analysis:
         return derive_analysis(self.directory, self.start)
 
     def start_if_readable(self) -> AttemptStart | None:
         try:
             return self.start
+        except UnusableEvidenceError:
+            return None
+
+    def tree_if_listable(self) -> str | None:
+        try:
+            return files.digest_of(self.found.canonical())
         except UnusableEvidenceError:
             return None
 
@@ -169,10 +210,10 @@ class _Attempt:
 
 def _attempt_in_place(attempt: _Attempt) -> None:
     """The attempt is the one that its place in the root says."""
-    if not (attempt.directory / root.ATTEMPT).exists():
+    if _missing(attempt.directory / root.ATTEMPT):
         raise NotProvenError("attempt.json: missing; the session ended before its first test")
     stated = (attempt.start.campaign_name, attempt.start.lane, attempt.start.gate, attempt.start.attempt)
-    place = (attempt.campaign, attempt.lane, attempt.gate, attempt.number)
+    place = (attempt.campaign, attempt.lane.directory.name, attempt.gate, attempt.number)
     if stated != place:
         message = f"attempt.json: states {stated}; it lies under {place}"
         raise UnusableEvidenceError(message)
@@ -180,7 +221,7 @@ def _attempt_in_place(attempt: _Attempt) -> None:
 
 def _receipt_present(attempt: _Attempt) -> None:
     """The receipt is written last: without it the session did not end."""
-    if not (attempt.directory / root.RECEIPT).exists():
+    if _missing(attempt.directory / root.RECEIPT):
         message = f"receipt.json: missing; {last_words(attempt.directory)}"
         raise NotProvenError(message)
 
@@ -196,7 +237,7 @@ def _manifest_bound(attempt: _Attempt) -> None:
 
 def _manifest_holds(attempt: _Attempt) -> None:
     """Nothing is missing, extra or changed."""
-    changed = root.difference(attempt.manifest, root.take_manifest(attempt.directory))
+    changed = root.difference(attempt.manifest, attempt.found)
     if changed is not None:
         raise UnusableEvidenceError(changed)
 
@@ -247,20 +288,34 @@ def _identity_recorded(attempt: _Attempt) -> None:
 
 
 def _earlier_complete(attempt: _Attempt) -> None:
-    """The attempts before this one are all there, in their numbers, with the receipts that were seen."""
+    """The attempts before this one are all there, in their numbers, as they were seen."""
     stated = [earlier.attempt for earlier in attempt.start.earlier]
     if stated != list(range(1, attempt.number)):
         message = f"attempt.json: lists earlier attempts {stated}; expected every number below {attempt.number}"
         raise NotProvenError(message)
     for earlier in attempt.start.earlier:
-        directory = root.attempt_directory(attempt.directory.parent, earlier.attempt)
-        where = f"gate{attempt.gate}/{directory.name}"
-        if not directory.is_dir():
-            message = f"{where}: missing; attempt {attempt.number} lists it"
-            raise NotProvenError(message)
-        if _receipt_digest(directory) != earlier.receipt:
-            message = f"{where}/receipt.json: not the one that attempt {attempt.number} saw"
-            raise UnusableEvidenceError(message)
+        _earlier_unchanged(attempt, earlier)
+
+
+def _earlier_unchanged(attempt: _Attempt, earlier: Earlier) -> None:
+    """An earlier attempt still verifies to the verdict that was recorded, and its bytes are those that were seen."""
+    directory = root.attempt_directory(attempt.directory.parent, earlier.attempt)
+    where = f"gate{attempt.gate}/{directory.name}"
+    if not directory.is_dir():
+        message = f"{where}: missing; attempt {attempt.number} lists it"
+        raise NotProvenError(message)
+    report = attempt.lane.attempt(attempt.gate, earlier.attempt)
+    if report.receipt != earlier.receipt:
+        message = f"{where}/receipt.json: not the one that attempt {attempt.number} saw"
+        raise UnusableEvidenceError(message)
+    if report.verdict is not earlier.verdict:
+        message = (
+            f"{where}: was {earlier.verdict} for attempt {attempt.number} but is {report.verdict} now: {report.reason}"
+        )
+        raise UnusableEvidenceError(message)
+    if report.tree != earlier.tree:
+        message = f"{where}: its files are not those that attempt {attempt.number} saw"
+        raise UnusableEvidenceError(message)
 
 
 def _previous_passed(attempt: _Attempt) -> None:
@@ -271,7 +326,7 @@ def _previous_passed(attempt: _Attempt) -> None:
         raise UnusableEvidenceError(message)
     if previous is None:
         return
-    report = verify_attempt(attempt.lane_directory, previous.gate, previous.attempt)
+    report = attempt.lane.attempt(previous.gate, previous.attempt)
     where = f"gate{report.gate}/{report.attempt:04d}"
     if report.receipt != previous.receipt:
         message = f"{where}/receipt.json: not the receipt that opened gate {attempt.gate}"
@@ -297,10 +352,18 @@ RULES: Mapping[str, Callable[[_Attempt], None]] = {
 """Each raises what it finds; the verdict of an attempt counts only when none has anything to say."""
 
 
-def _receipt_digest(directory: Path) -> str | None:
-    path = directory / root.RECEIPT
+def _missing(path: Path) -> bool:
+    """Whether there is nothing of that name; what cannot be looked at is not missing, and raises."""
     try:
-        return files.sha256_file(path) if path.is_file() and not path.is_symlink() else None
+        path.lstat()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _receipt_digest(directory: Path) -> str | None:
+    try:
+        return files.sha256_file(directory / root.RECEIPT)
     except OSError:
         return None
 
@@ -340,17 +403,23 @@ def derive_receipt(directory: Path, start: AttemptStart, analysis: Analysis, man
 
 
 def look_back(lane_directory: Path, gate: int) -> list[Earlier]:
-    """All attempts of a gate with the verdict that verification gives them now.
+    """All attempts of a gate as they are now, with the verdict that verification gives them.
 
     Raises:
-        UnusableEvidenceError: the gate's directory holds something that is not an attempt.
+        UnusableEvidenceError: the gate's directory holds something that is not an attempt, or cannot be listed.
     """
-    found = []
-    for number in root.attempt_numbers(lane_directory / f"gate{gate}"):
-        report = verify_attempt(lane_directory, gate, number)
-        digest = report.start.identity.campaign if report.start else None
-        found.append(Earlier(attempt=number, receipt=report.receipt, campaign=digest, verdict=report.verdict))
-    return found
+    lane = _Lane(lane_directory)
+    reports = [lane.attempt(gate, number) for number in root.attempt_numbers(lane_directory / f"gate{gate}")]
+    return [
+        Earlier(
+            attempt=report.attempt,
+            receipt=report.receipt,
+            tree=report.tree,
+            campaign=report.start.identity.campaign if report.start else None,
+            verdict=report.verdict,
+        )
+        for report in reports
+    ]
 
 
 def last_words(directory: Path) -> str:

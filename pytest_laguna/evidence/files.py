@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import json
 import os
+import stat
 from pathlib import Path
 
 import rfc8785
@@ -14,6 +17,9 @@ from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
+
+NESTING_LIMIT = 100
+"""How many lists and objects may lie in one another; every JSON reader of the suite can read that back."""
 
 
 def write_new(path: Path, content: bytes) -> None:
@@ -49,9 +55,22 @@ def sync_directory(path: Path) -> None:
 
 
 def sha256_file(path: Path) -> str:
-    """The SHA-256 of a file's bytes, as 64 hexadecimal digits."""
-    with path.open("rb") as stream:
+    """The SHA-256 of a regular file's bytes, as 64 hexadecimal digits; never through a symbolic link.
+
+    Raises:
+        OSError: missing, unreadable, or not a regular file.
+    """
+    with _open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _open_regular(path: Path) -> io.BufferedReader:
+    """Open a file for reading; a pipe or a device, which could hold us for ever, is refused without waiting for it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    return open(descriptor, "rb")  # noqa: PTH123 - from a descriptor opened with O_NOFOLLOW
 
 
 def sha256_bytes(content: bytes) -> str:
@@ -59,17 +78,37 @@ def sha256_bytes(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def canonical_json(value: JSON) -> bytes:
+def canonical_json(value: JSON, *, nesting: int = NESTING_LIMIT) -> bytes:
     """RFC 8785 JSON: one byte sequence for one value.
 
+    Args:
+        value: what is written.
+        nesting: how many lists and objects may lie in one another; less than the limit for what is written as a part.
+
     Raises:
-        UnusableEvidenceError: the value has no such form (NaN, an infinity, an integer beyond 2**53, a lone surrogate).
+        UnusableEvidenceError: the value has no such form (NaN, an infinity, an integer beyond 2**53, a lone surrogate),
+            or is nested deeper.
     """
+    _check_nesting(value, nesting)
     try:
         return rfc8785.dumps(value)
     except (rfc8785.CanonicalizationError, UnicodeEncodeError) as error:
         message = f"cannot be written as RFC 8785 JSON: {error}; expected finite numbers and valid text"
         raise UnusableEvidenceError(message) from error
+
+
+def _check_nesting(value: JSON, limit: int) -> None:
+    """Refuse deep values level by level: a recursion would itself end at a depth that depends on who calls."""
+    level = [value]
+    for _ in range(limit + 1):
+        containers = [outer for outer in level if isinstance(outer, dict | list | tuple)]
+        if not containers:
+            return
+        level = [
+            inner for outer in containers for inner in (outer.values() if isinstance(outer, dict) else iter(outer))
+        ]
+    message = f"cannot be written as JSON: nested deeper than {limit} levels; expected what every reader can read"
+    raise UnusableEvidenceError(message)
 
 
 def digest_of(value: JSON) -> str:
@@ -116,8 +155,7 @@ def read_bytes(path: Path, *, limit: int) -> bytes:
         UnusableEvidenceError: missing, unreadable, not a regular file, or larger than ``limit``.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(descriptor, "rb") as stream:  # noqa: PTH123 - from a descriptor opened with O_NOFOLLOW
+        with _open_regular(path) as stream:
             content = stream.read(limit + 1)
     except OSError as error:
         message = f"{path.name}: cannot be read ({error.strerror}); expected a regular file"
@@ -126,3 +164,10 @@ def read_bytes(path: Path, *, limit: int) -> bytes:
         message = f"{path.name}: larger than {limit} bytes; expected a file as it was written"
         raise UnusableEvidenceError(message)
     return content
+
+
+def printable(text: str) -> str:
+    """Text for a terminal: control and format characters, which could change what is shown, become escapes."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
+    )

@@ -6,8 +6,10 @@ It is what a session that is killed leaves behind, which a JUnit file, written a
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -42,21 +44,43 @@ class Event(pydantic.BaseModel):
     data: dict[str, pydantic.JsonValue]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _State:
+    """Where a journal stands; replaced as a whole, so that an interrupt sees the old one or the new one.
+
+    Attributes:
+        sequence: of the next event.
+        head: SHA-256 of the last line.
+        size: the file's, in bytes, up to the last line.
+        pending: a line with its newline that is being written behind it.
+    """
+
+    sequence: int
+    head: str
+    size: int = 0
+    pending: bytes = b""
+
+
 class Journal:
-    """Appends events; each is on the disk before ``append`` returns."""
+    """Appends events, from any thread; each is on the disk before ``append`` returns.
+
+    An exception out of a signal handler may end ``append`` anywhere. Blocking signals would not prevent it: another
+    thread may take one, and Python then still runs the handler in the main thread. So what was begun is kept, and the
+    next ``append`` first writes what the file shows to be missing of it.
+    """
 
     def __init__(self, path: Path, first_previous: str) -> None:
         """Create the journal file; ``first_previous`` is the digest of ``attempt.json``."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(path, flags, files.PRIVATE_FILE)
         files.sync_directory(path.parent)
-        self._sequence = 0
-        self._head = first_previous
+        self._lock = threading.Lock()
+        self._state = _State(sequence=0, head=first_previous)
 
     @property
     def head(self) -> str:
         """SHA-256 of the last line."""
-        return self._head
+        return self._state.head
 
     def append(self, kind: EventKind, **data: JSON) -> None:
         """Write one event.
@@ -65,17 +89,26 @@ class Journal:
             OSError: it could not be written.
             UnusableEvidenceError: the data has no canonical JSON form.
         """
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
-        line = files.canonical_json({
-            "sequence": self._sequence,
-            "previous": self._head,
-            "time": now,
-            "kind": kind,
-            "data": dict(data),
-        })
-        files.write_all(self._descriptor, line + b"\n")
-        self._sequence += 1
-        self._head = files.sha256_bytes(line)
+        with self._lock:
+            self._write_pending()
+            line = files.canonical_json({
+                "sequence": self._state.sequence,
+                "previous": self._state.head,
+                "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
+                "kind": kind,
+                "data": dict(data),
+            })
+            self._state = dataclasses.replace(self._state, pending=line + b"\n")
+            self._write_pending()
+
+    def _write_pending(self) -> None:
+        state = self._state
+        if not state.pending:
+            return
+        written = os.fstat(self._descriptor).st_size - state.size
+        files.write_all(self._descriptor, state.pending[written:])
+        head = files.sha256_bytes(state.pending.removesuffix(b"\n"))
+        self._state = _State(state.sequence + 1, head, state.size + len(state.pending))
 
     def close(self) -> None:
         """Close the file; nothing may be appended afterwards."""

@@ -11,10 +11,10 @@ import fcntl
 import os
 import re
 import stat
-import subprocess
 from pathlib import Path
 
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.git import git
 from pytest_laguna.evidence.schemas import Entry, Manifest
 from pytest_laguna.verdict import UnusableEvidenceError
 
@@ -28,7 +28,15 @@ RECEIPT = "receipt.json"
 IDENTITY = "evidence/identity.json"
 CAMPAIGN = "evidence/campaign.toml"
 
-_ATTEMPT_NAME = re.compile(r"[0-9]{4}")
+GATES = ("gate1", "gate2", "gate3")
+
+_ATTEMPT_NAME = re.compile(r"(?!0000)[0-9]{4}")
+
+# One name for each kind of file in an attempt: a pattern may ignore some of them only.
+_PROBES = tuple(
+    f"campaign/cpu/gate1/0001/{name}"
+    for name in (ATTEMPT, JOURNAL, JUNIT, MANIFEST, ANALYSIS, RECEIPT, IDENTITY, CAMPAIGN, "evidence/clause/arm.log")
+)
 
 
 class RootError(Exception):
@@ -42,28 +50,56 @@ def check_root(path: Path) -> None:
         path: an absolute path; it may not exist yet.
 
     Raises:
-        RootError: behind a symbolic link, not a directory, another user's, readable by others, or inside a git checkout
+        RootError: behind a symbolic link, not a directory, another user's, open to others, or inside a git checkout
             that does not ignore it (it would make the frozen tree dirty).
     """
+    where = f"sealed root {path}"
     if Path(os.path.realpath(path)) != path:
-        message = f"sealed root {path}: behind a symbolic link or not normal; expected {os.path.realpath(path)}"
+        message = f"{where}: behind a symbolic link or not normal; expected {os.path.realpath(path)}"
         raise RootError(message)
-    if path.exists():
-        _check_directory(path)
-    _check_ignored(path)
+    try:
+        _check_directory(path, where)
+        _check_ignored(path)
+    except OSError as error:
+        message = f"{where}: cannot be looked at ({error.strerror}); choose a directory of its own"
+        raise RootError(message) from error
 
 
-def _check_directory(path: Path) -> None:
-    status = path.stat()
+def check_tree(sealed_root: Path, lane_directory: Path) -> None:
+    """Refuse what evidence must not go through: the campaign's, the lane's and the gates' directories, if they exist.
+
+    Args:
+        sealed_root: as ``check_root`` takes it.
+        lane_directory: ``<sealed-root>/<campaign>/<lane>``.
+
+    Raises:
+        RootError: one of them is a symbolic link, not a directory, another user's or open to others.
+    """
+    for directory in (lane_directory.parent, lane_directory, *(lane_directory / gate for gate in GATES)):
+        where = f"sealed root {sealed_root}: {directory.relative_to(sealed_root)}"
+        try:
+            _check_directory(directory, where)
+        except OSError as error:
+            message = f"{where}: cannot be looked at ({error.strerror}); name another root with --sealed-root"
+            raise RootError(message) from error
+
+
+def _check_directory(path: Path, where: str) -> None:
+    """Refuse anything but a directory that is the user's own and nobody else's; nothing at all is well."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return
+    mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISDIR(status.st_mode):
-        message = f"sealed root {path}: not a directory; name another with --sealed-root"
+        message = f"{where}: not a directory or a link to one; name another root with --sealed-root"
         raise RootError(message)
     if status.st_uid != os.geteuid():
-        message = f"sealed root {path}: owned by user {status.st_uid}; expected {os.geteuid()}, who runs the gate"
+        message = f"{where}: owned by user {status.st_uid}; expected {os.geteuid()}, who runs the gate"
         raise RootError(message)
-    if status.st_mode & 0o077:
-        mode = stat.S_IMODE(status.st_mode)
-        message = f"sealed root {path}: mode {mode:04o} lets others in; expected 0700: chmod 700 {path}"
+    if mode & 0o077:
+        # Not "chmod": it may be a home or a project, and what is shared there must not be closed for a gate.
+        message = f"{where}: mode {mode:04o} lets others in; expected 0700: choose a directory of its own for evidence"
         raise RootError(message)
 
 
@@ -71,20 +107,20 @@ def _check_ignored(path: Path) -> None:
     existing = path
     while not existing.is_dir():
         existing = existing.parent
-    ignored = _git(existing, "check-ignore", "--quiet", "--no-index", "--", f"{path}/x")
-    inside = _git(existing, "rev-parse", "--is-inside-work-tree")
-    if inside == 0 and ignored != 0:
+    inside = git(existing, "rev-parse", "--is-inside-work-tree")
+    if inside is None or "not a git repository" in inside.stderr:
+        return  # no git, no checkout whose tree could become dirty
+    if inside.returncode != 0:
+        reason = " ".join(inside.stderr.split())
+        message = f"sealed root {path}: git cannot say whether it is inside a checkout ({reason}); mend or move it"
+        raise RootError(message)
+    if inside.stdout.strip() != "true":
+        return  # inside a bare repository or a .git directory
+    probes = [f"{path}/{name}" for name in _PROBES]
+    ignored = git(existing, "check-ignore", "--no-index", "--", *probes)  # prints a line for each that it ignores
+    if ignored is None or ignored.stdout.count("\n") != len(probes):
         message = f"sealed root {path}: inside a git checkout that does not ignore it; add it to .gitignore or move it"
         raise RootError(message)
-
-
-def _git(directory: Path, *arguments: str) -> int:
-    command = ["git", "-c", "safe.directory=*", "-C", str(directory), *arguments]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    try:
-        return subprocess.run(command, check=False, capture_output=True, env=environment, timeout=30).returncode
-    except FileNotFoundError:
-        return 127  # no git, no checkout whose tree could become dirty
 
 
 def make_directory(path: Path) -> None:
@@ -118,16 +154,24 @@ def attempt_numbers(gate_directory: Path) -> list[int]:
     """The numbers of a gate's attempts, ascending; empty when the gate has none.
 
     Raises:
-        UnusableEvidenceError: something else lies there.
+        UnusableEvidenceError: something else lies there, or it cannot be listed.
     """
-    if not gate_directory.exists():
-        return []
+    name = gate_directory.name
     numbers = []
-    for entry in sorted(os.scandir(gate_directory), key=lambda entry: entry.name):
-        if not _ATTEMPT_NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
-            message = f"{gate_directory.name}/{entry.name}: not an attempt; expected directories 0001, 0002, ..."
+    try:
+        if not stat.S_ISDIR(gate_directory.lstat().st_mode):
+            message = f"{name}: not a directory or a link to one; expected a directory with attempts"
             raise UnusableEvidenceError(message)
-        numbers.append(int(entry.name))
+        for entry in sorted(os.scandir(gate_directory), key=lambda entry: entry.name):
+            if not _ATTEMPT_NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+                message = f"{name}/{entry.name}: not an attempt; expected directories 0001, 0002, ..."
+                raise UnusableEvidenceError(message)
+            numbers.append(int(entry.name))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        message = f"{name}: cannot be listed ({error.strerror}); expected a directory with attempts"
+        raise UnusableEvidenceError(message) from error
     return numbers
 
 
@@ -159,14 +203,13 @@ def take_manifest(directory: Path) -> Manifest:
 
     Raises:
         UnusableEvidenceError: a symbolic link, a device or anything else that is neither file nor directory, a name
-            that is not UTF-8, or a file that cannot be read; it is named.
+            that is not UTF-8, or a file or directory that cannot be read; it is named.
     """
     entries = []
-    for path in sorted(directory.rglob("*")):
-        name = _relative_name(path, directory)
+    for path, mode in _below(directory):
+        name = path.relative_to(directory).as_posix()
         if name in {MANIFEST, RECEIPT}:
             continue
-        mode = path.lstat().st_mode
         if stat.S_ISDIR(mode):
             entries.append(Entry(path=name, kind="directory"))
         elif stat.S_ISREG(mode):
@@ -177,14 +220,38 @@ def take_manifest(directory: Path) -> Manifest:
     return Manifest(entries=entries)
 
 
-def _relative_name(path: Path, directory: Path) -> str:
-    name = path.relative_to(directory).as_posix()
+def _below(directory: Path) -> list[tuple[Path, int]]:
+    """Everything below a directory with its ``st_mode``, a directory before what it holds.
+
+    Unlike ``Path.rglob``, which leaves out what it cannot read, this raises.
+
+    Raises:
+        UnusableEvidenceError: a directory cannot be read, or a name is not UTF-8; it is named.
+    """
+    found: list[tuple[Path, int]] = []
+    waiting = [directory]
+    while waiting:
+        parent = waiting.pop()
+        try:
+            entries = [(Path(entry), entry.stat(follow_symlinks=False).st_mode) for entry in os.scandir(parent)]
+        except OSError as error:
+            name = files.printable(parent.relative_to(directory).as_posix())
+            message = f"{name}: cannot be read ({error.strerror}); expected a directory as it was written"
+            raise UnusableEvidenceError(message) from error
+        for path, mode in entries:
+            _check_name(path.relative_to(directory).as_posix())
+            if stat.S_ISDIR(mode):
+                waiting.append(path)
+        found += entries
+    return sorted(found)
+
+
+def _check_name(name: str) -> None:
     try:
         name.encode("utf-8")
     except UnicodeEncodeError as error:
         message = f"{name.encode('utf-8', 'backslashreplace').decode()}: its name is not UTF-8"
         raise UnusableEvidenceError(message) from error
-    return name
 
 
 def _file_entry(path: Path, name: str) -> Entry:
@@ -212,8 +279,13 @@ def difference(stated: Manifest, found: Manifest) -> str | None:
 
 
 def seal(directory: Path) -> None:
-    """Take the write bits off an attempt: files 0400, directories 0500, the innermost first."""
-    for path in sorted(directory.rglob("*"), reverse=True):
-        if not path.is_symlink():
-            path.chmod(0o500 if path.is_dir() else 0o400)
-    directory.chmod(0o500)
+    """Take the write bits off an attempt, the innermost first: files become 0400 and directories 0500.
+
+    No bit is added: what could not be read, and so is in no manifest, does not become readable.
+
+    Raises:
+        UnusableEvidenceError: a directory cannot be read.
+    """
+    for path, mode in [(directory, directory.stat().st_mode), *_below(directory)][::-1]:
+        if not stat.S_ISLNK(mode):
+            path.chmod(mode & (0o500 if stat.S_ISDIR(mode) else 0o400))

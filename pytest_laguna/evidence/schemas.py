@@ -34,12 +34,15 @@ class Earlier(Schema):
     Attributes:
         attempt: its number.
         receipt: digest of its receipt; None when it has none.
+        tree: digest of the manifest of what lay in it, which binds an attempt that has no receipt; None when it could
+            not be listed.
         campaign: its campaign digest; None when its ``attempt.json`` cannot be read.
         verdict: what it came to when it was looked at, by verification and not by its word.
     """
 
     attempt: int
     receipt: Sha256 | None
+    tree: Sha256 | None
     campaign: Sha256 | None
     verdict: Verdict
 

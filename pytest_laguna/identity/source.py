@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.git import git
 from pytest_laguna.verdict import JSON
 
 SOURCE_SUFFIXES = frozenset({".py", ".pyi", ".c", ".h"})
@@ -22,23 +21,34 @@ class IdentityError(Exception):
 
 
 def package_directory(package: str) -> Path:
-    """Where an installed package lies, found without importing it.
+    """Where an installed package lies, found without importing it; of a dotted name the parents are imported.
 
     Raises:
-        IdentityError: it is not installed, or is not a package with one directory.
+        IdentityError: it is not installed, or is not a package with a directory of its own.
     """
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        message = f"package {package}: not installed in {os.fspath(Path(importlib.util.__file__).parent)}; install it"
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError, TypeError, AttributeError) as error:
+        message = f"package {package!r}: cannot be found ({error}); expected the import name of an installed package"
+        raise IdentityError(message) from error
+    if spec is None:
+        message = f"package {package}: not installed in {sys.prefix}; install it"
         raise IdentityError(message)
-    return Path(spec.origin).parent
+    locations = list(spec.submodule_search_locations or ())
+    if spec.origin is None or len(locations) != 1:
+        message = f"package {package}: found {spec.origin or locations}; expected a package with a directory of its own"
+        raise IdentityError(message)
+    return Path(locations[0])
 
 
 def package_files(package: str, suffixes: frozenset[str]) -> dict[str, str]:
     """The files of an installed package with these suffixes: path below the package to SHA-256."""
     directory = package_directory(package)
     found = (path for path in directory.rglob("*") if path.suffix in suffixes and "__pycache__" not in path.parts)
-    return {f"{package}/{path.relative_to(directory).as_posix()}": files.sha256_file(path) for path in sorted(found)}
+    return {
+        f"{package}/{path.relative_to(directory).as_posix()}": files.sha256_file(path.resolve())
+        for path in sorted(found)
+    }
 
 
 def candidate_sources(package: str) -> dict[str, str]:
@@ -61,7 +71,7 @@ def harness_sources(project: Path, nodeids: Iterable[str]) -> dict[str, str]:
     own = {path for folder in harness_folders(project, nodeids) for path in folder.glob("*.py")}
     own |= {path for path in [project / "conftest.py"] if path.exists()}
     return package_files("pytest_laguna", SOURCE_SUFFIXES) | {
-        path.relative_to(project).as_posix(): files.sha256_file(path) for path in sorted(own)
+        path.relative_to(project).as_posix(): files.sha256_file(path.resolve()) for path in sorted(own)
     }
 
 
@@ -83,21 +93,17 @@ def unfrozen_module(project: Path, candidate: str, nodeids: Iterable[str]) -> st
 
 def git_state(project: Path) -> JSON:
     """Commit, tree and whether anything is changed or untracked; None outside a git checkout."""
-    commit = _git(project, "rev-parse", "HEAD")
+    commit = _answer(project, "rev-parse", "HEAD")
     if commit is None:
         return None
-    status = _git(project, "status", "--porcelain=v2", "-z", "--untracked-files=all")
+    status = _answer(project, "status", "--porcelain=v2", "-z", "--untracked-files=all")
     return {
         "commit": commit.strip(),
-        "tree": (_git(project, "rev-parse", "HEAD^{tree}") or "").strip(),
+        "tree": (_answer(project, "rev-parse", "HEAD^{tree}") or "").strip(),
         "dirty": status != "",
     }
 
 
-def _git(directory: Path, *arguments: str) -> str | None:
-    command = ["git", "-c", "safe.directory=*", "-C", str(directory), *arguments]
-    try:
-        result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
-    except FileNotFoundError:
-        return None
-    return result.stdout if result.returncode == 0 else None
+def _answer(project: Path, *arguments: str) -> str | None:
+    result = git(project, *arguments)
+    return result.stdout if result is not None and result.returncode == 0 else None

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.evidence.schemas import AttemptStart, Earlier, Previous, read_model
-from pytest_laguna.verdict import Verdict
-from pytest_laguna.verification import RULES, GateReport, verify_attempt, verify_root
+from pytest_laguna.evidence import root
+from pytest_laguna.evidence.schemas import AttemptStart, Manifest, Previous, read_model
+from pytest_laguna.verdict import UnusableEvidenceError, Verdict
+from pytest_laguna.verification import RULES, GateReport, look_back, verify_attempt, verify_gate, verify_root
 from tests.demo import CAMPAIGN, writable
 from tests.sealed import build, good_events, phase, reseal, restamp
 
@@ -75,6 +76,8 @@ def _claim_pass(attempt: Path) -> None:
     restamp(attempt, lambda manifest: manifest)
 
 
+_NEVER_SEEN = {"attempt": 1, "receipt": None, "tree": None, "campaign": None, "verdict": "VOID"}
+
 MUTANTS: list[tuple[str, Callable[[Path], None], str, str]] = [
     ("attempt-in-place", _unlink("attempt.json"), "NOT_PROVEN", "attempt.json: missing"),
     ("attempt-in-place", lambda attempt: reseal(attempt, lane="cuda"), "VOID", "attempt.json: states"),
@@ -122,7 +125,7 @@ MUTANTS: list[tuple[str, Callable[[Path], None], str, str]] = [
     ),
     (
         "earlier-complete",
-        lambda attempt: reseal(attempt, earlier=[{"attempt": 1, "receipt": None, "campaign": None, "verdict": "VOID"}]),
+        lambda attempt: reseal(attempt, earlier=[_NEVER_SEEN]),
         "NOT_PROVEN",
         "lists earlier attempts [1]",
     ),
@@ -135,8 +138,12 @@ MUTANTS: list[tuple[str, Callable[[Path], None], str, str]] = [
 ]
 
 
+def _start(attempt: Path) -> AttemptStart:
+    return read_model(attempt / "attempt.json", AttemptStart)
+
+
 def _digest(attempt: Path) -> str:
-    return read_model(attempt / "attempt.json", AttemptStart).identity.campaign
+    return _start(attempt).identity.campaign
 
 
 def test_every_rule_has_a_mutant() -> None:
@@ -168,13 +175,20 @@ def test_a_failed_session_cannot_be_called_passed(tmp_path: Path) -> None:
     assert (report.verdict, "analysis.json: does not follow" in report.reason) == (Verdict.VOID, True)
 
 
-def test_an_earlier_attempt_is_bound_by_the_next_one(tmp_path: Path) -> None:
+def _second(directory: Path) -> Path:
+    """The attempt after the one that is there, which has looked back as a session does."""
+    return build(directory, earlier=look_back(directory / "sealed" / "demo" / "cpu", 1))
+
+
+def _failed(directory: Path, cause: str = "error") -> Path:
     events = good_events()
-    events[8] = phase(SECOND, "call", outcome="failed", cause="error", reason="no")
-    first = build(tmp_path, events, exit_status=1)
-    seen = _verify(first)
-    earlier = Earlier(attempt=1, receipt=seen.receipt, campaign=_digest(first), verdict=seen.verdict)
-    second = build(tmp_path, earlier=[earlier])
+    events[8] = phase(SECOND, "call", outcome="failed", cause=cause, reason="no")
+    return build(directory, events, exit_status=1)
+
+
+def test_an_earlier_attempt_is_bound_by_the_next_one(tmp_path: Path) -> None:
+    first = _failed(tmp_path)
+    second = _second(tmp_path)
     assert _verify(second).verdict is Verdict.PASS
     with writable(first):
         (first / "receipt.json").unlink()
@@ -184,6 +198,79 @@ def test_an_earlier_attempt_is_bound_by_the_next_one(tmp_path: Path) -> None:
         shutil.rmtree(first)
     report = _verify(second)
     assert (report.verdict, "gate1/0001: missing" in report.reason) == (Verdict.NOT_PROVEN, True)
+
+
+@pytest.mark.parametrize(
+    "name", ["attempt.json", "journal.jsonl", "junit.xml", "analysis.json", "manifest.json", "evidence/identity.json"]
+)
+def test_an_edited_file_of_an_earlier_attempt_is_named(tmp_path: Path, name: str) -> None:
+    first, second = _failed(tmp_path, "assertion"), _second(tmp_path)
+    assert _verify(second).verdict is Verdict.PASS
+    with writable(first):
+        (first / name).write_bytes((first / name).read_bytes().replace(b"e", b"E", 1))
+    report = _verify(second)
+    assert report.verdict is Verdict.VOID
+    assert "gate1/0001: was FAIL for attempt 2 but is VOID now: " in report.reason
+    assert name in report.reason
+
+
+def test_a_lie_about_an_earlier_verdict_is_found(tmp_path: Path) -> None:
+    _failed(tmp_path, "assertion")
+    (seen,) = look_back(tmp_path / "sealed" / "demo" / "cpu", 1)
+    second = build(tmp_path, earlier=[seen.model_copy(update={"verdict": Verdict.VOID})])
+    assert "gate1/0001: was VOID for attempt 2 but is FAIL now" in _verify(second).reason
+
+
+@pytest.mark.parametrize("name", ["attempt.json", "journal.jsonl", "evidence/identity.json"])
+def test_an_earlier_attempt_without_a_receipt_is_bound_by_its_bytes(tmp_path: Path, name: str) -> None:
+    first = _failed(tmp_path)
+    with writable(first):
+        (first / "receipt.json").unlink()
+    second = _second(tmp_path)
+    assert _verify(second).verdict is Verdict.PASS
+    with writable(first):
+        (first / name).write_bytes((first / name).read_bytes().replace(b"e", b"E", 1))
+    report = _verify(second)
+    assert (report.verdict, "gate1/0001: " in report.reason) == (Verdict.VOID, True)
+
+
+def test_an_edit_under_a_void_attempt_is_found_too(tmp_path: Path) -> None:
+    first = _failed(tmp_path)
+    _add("evidence/extra")(first)
+    second = _second(tmp_path)
+    assert [earlier.verdict for earlier in _start(second).earlier] == [Verdict.VOID]
+    assert _verify(second).verdict is Verdict.PASS
+    with writable(first):
+        (first / "evidence" / "extra").write_bytes(b"more")
+    assert _verify(second).reason == "gate1/0001: its files are not those that attempt 2 saw"
+
+
+def test_an_edit_of_an_earlier_attempt_of_the_gate_before_is_found(tmp_path: Path) -> None:
+    first, second = _failed(tmp_path, "assertion"), _second(tmp_path)
+    receipt = _verify(second).receipt
+    assert receipt is not None
+    device = build(tmp_path, gate=2, previous=Previous(gate=1, attempt=2, receipt=receipt))
+    assert _verify(device).verdict is Verdict.PASS
+    _edit("junit.xml", b"FAIL", b"FALL")(first)
+    report = _verify(device)
+    assert report.verdict is Verdict.VOID
+    assert "gate1/0002: opened gate 2 but is VOID now: gate1/0001: was FAIL" in report.reason
+
+
+def test_each_attempt_is_verified_once_however_many_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 12
+    for _ in range(count):
+        newest = _second(tmp_path)
+    taken: list[str] = []
+    take = root.take_manifest
+
+    def count_and_take(directory: Path) -> Manifest:
+        taken.append(directory.name)
+        return take(directory)
+
+    monkeypatch.setattr(root, "take_manifest", count_and_take)
+    assert _verify(newest).verdict is Verdict.PASS
+    assert sorted(taken) == [f"{number:04d}" for number in range(1, count + 1)]
 
 
 def test_a_later_gate_falls_with_the_one_that_opened_it(tmp_path: Path) -> None:
@@ -220,11 +307,39 @@ def test_what_does_not_belong_into_a_root_is_void(tmp_path: Path, where: str) ->
     assert where.rpartition("/")[2] in worst[0].reason
 
 
-def test_what_does_not_belong_among_attempts_is_void(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["copy of 0001", "0000", "1", "00001"])
+def test_what_does_not_belong_among_attempts_is_void(tmp_path: Path, name: str) -> None:
     build(tmp_path)
-    (tmp_path / "sealed" / "demo" / "cpu" / "gate1" / "copy of 0001").mkdir()
+    (tmp_path / "sealed" / "demo" / "cpu" / "gate1" / name).mkdir()
     (report,) = verify_root(tmp_path / "sealed")
-    assert (report.verdict, "copy of 0001: not an attempt" in report.reason) == (Verdict.VOID, True)
+    assert (report.verdict, f"{name}: not an attempt" in report.reason) == (Verdict.VOID, True)
+
+
+@pytest.mark.parametrize("where", ["demo", "demo/cpu", "demo/cpu/gate1", "demo/cpu/gate1/0001"])
+def test_a_link_in_place_of_a_directory_is_void(tmp_path: Path, where: str) -> None:
+    build(tmp_path)
+    with writable(tmp_path / "sealed"):
+        (tmp_path / "sealed" / where).rename(tmp_path / "elsewhere")
+    (tmp_path / "sealed" / where).symlink_to(tmp_path / "elsewhere")
+    (report,) = verify_root(tmp_path / "sealed")
+    assert report.verdict is Verdict.VOID
+    assert where.rpartition("/")[2] in report.reason
+
+
+def test_a_link_named_like_a_gate_is_void_wherever_it_lies(tmp_path: Path) -> None:
+    build(tmp_path)
+    (tmp_path / "sealed" / "gate1").symlink_to(tmp_path / "sealed" / "demo" / "cpu" / "gate1")
+    verdicts = {report.reason.partition(":")[0]: report.verdict for report in verify_root(tmp_path / "sealed")}
+    assert verdicts == {"2 clauses proven": Verdict.PASS, "gate1": Verdict.VOID}
+
+
+def test_looking_at_a_gate_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    attempt = build(tmp_path)
+    lane = attempt.parent.parent
+    (lane / "gate2").symlink_to(attempt.parent)
+    assert verify_gate(lane, 2).reason == "gate2: not a directory or a link to one; expected a directory with attempts"
+    with pytest.raises(UnusableEvidenceError, match="gate2: not a directory"):
+        look_back(lane, 2)
 
 
 def test_verification_works_on_a_copy_with_other_modes(tmp_path: Path) -> None:
@@ -255,13 +370,20 @@ def test_any_changed_byte_is_named(tmp_path: Path) -> None:
     assert _verify(attempt).verdict is Verdict.PASS
 
 
-def test_an_unreadable_file_is_void(tmp_path: Path) -> None:
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "name",
+    [root.ATTEMPT, root.JOURNAL, root.JUNIT, root.MANIFEST, root.ANALYSIS, root.RECEIPT, root.IDENTITY, root.CAMPAIGN],
+)
+def test_a_pipe_in_place_of_a_file_is_void_and_not_waited_for(tmp_path: Path, name: str) -> None:
     attempt = build(tmp_path)
     with writable(attempt):
-        (attempt / "evidence" / "identity.json").unlink()
-        os.mkfifo(attempt / "evidence" / "identity.json")
+        (attempt / name).unlink()
+        os.mkfifo(attempt / name)
     report = _verify(attempt)
-    assert (report.verdict, "evidence/identity.json: neither" in report.reason) == (Verdict.VOID, True)
+    assert report.verdict is Verdict.VOID
+    assert name in report.reason
+    assert "not a regular file" in report.reason or "neither a regular file" in report.reason
 
 
 def test_the_demonstration_campaign_is_the_one_in_the_root(tmp_path: Path) -> None:

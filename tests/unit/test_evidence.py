@@ -3,13 +3,21 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_laguna.evidence import files, root
+from pytest_laguna.evidence.git import git
 from pytest_laguna.evidence.journal import Journal, read_journal
 from pytest_laguna.evidence.junit import Case, read_junit, write_junit
 from pytest_laguna.evidence.schemas import Manifest
@@ -82,6 +90,50 @@ def test_reading_follows_no_link_and_has_a_limit(tmp_path: Path) -> None:
             files.read_bytes(tmp_path / name, limit=9)
 
 
+@pytest.mark.timeout(60)
+def test_only_regular_files_are_hashed_and_read(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"1")
+    (tmp_path / "link").symlink_to("real")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "link", tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        with pytest.raises(OSError, match=r"not a regular file|symbolic links"):
+            files.sha256_file(path)
+        with pytest.raises(UnusableEvidenceError, match="cannot be read"):
+            files.read_bytes(path, limit=9)
+
+
+def _nested(levels: int) -> JSON:
+    value: JSON = "inside"
+    for level in range(levels):
+        value = [1, value] if level % 2 else {"a": value}
+    return value
+
+
+def test_what_may_be_written_can_be_read_however_deep(tmp_path: Path) -> None:
+    deepest = _nested(files.NESTING_LIMIT)
+    files.write_new(tmp_path / "x.json", files.canonical_json(deepest))
+    assert files.read_canonical_json(tmp_path / "x.json") == deepest
+    journal = Journal(tmp_path / "journal.jsonl", "0" * 64)
+    journal.append("problem", reason=_nested(files.NESTING_LIMIT - 2))
+    read_journal(tmp_path / "journal.jsonl", "0" * 64)
+    with pytest.raises(UnusableEvidenceError, match="nested deeper than 100 levels"):
+        files.canonical_json(_nested(files.NESTING_LIMIT + 1))
+    with pytest.raises(UnusableEvidenceError, match="nested deeper than 9 levels"):
+        files.canonical_json(_nested(10), nesting=9)
+
+
+def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    for levels in (101, 500, 900, 100_000):
+        (tmp_path / "x.json").write_bytes(b"[" * levels + b"]" * levels)
+        with pytest.raises(UnusableEvidenceError, match=r"not JSON|nested deeper"):
+            files.read_canonical_json(tmp_path / "x.json")
+
+
+def test_what_a_terminal_would_obey_is_escaped() -> None:
+    assert files.printable("plain, ä and 漢") == "plain, ä and 漢"
+    assert files.printable("a\x1b[2Jb\nc\rd\x9b\u202e\udcff\x7f") == r"a\x1b[2Jb\nc\rd\x9b\u202e\udcff\x7f"
+
+
 # Journal
 
 
@@ -107,6 +159,74 @@ def test_each_event_is_on_the_disk_before_the_next(tmp_path: Path) -> None:
     for count in (1, 2):
         journal.append("problem", reason="x")
         assert len((tmp_path / "journal.jsonl").read_bytes().splitlines()) == count
+
+
+def test_threads_append_one_after_the_other(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl", "0" * 64)
+    threads = [threading.Thread(target=_append_many, args=(journal, number)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    events = read_journal(tmp_path / "journal.jsonl", "0" * 64)
+    assert len(events) == 8 * 25
+    assert journal.head == files.sha256_bytes((tmp_path / "journal.jsonl").read_bytes().splitlines()[-1])
+
+
+def _append_many(journal: Journal, number: int) -> None:
+    for count in range(25):
+        journal.append("problem", thread=number, count=count)
+
+
+def test_an_interrupt_anywhere_in_an_append_keeps_the_chain(tmp_path: Path) -> None:
+    """Real interrupts, as many as fit: whatever an append is in the middle of, the journal goes on behind it."""
+    journal = Journal(tmp_path / "journal.jsonl", "0" * 64)
+    ended, interrupts = 0, 0
+    signal.signal(signal.SIGALRM, _interrupt_append)
+    try:
+        for count in range(400):
+            signal.setitimer(signal.ITIMER_REAL, 1e-5 + count % 40 * 1e-5)
+            try:
+                journal.append("problem", count=count)
+                ended += 1
+            except KeyboardInterrupt:
+                interrupts += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    journal.append("problem", count=-1)
+    events = read_journal(tmp_path / "journal.jsonl", "0" * 64)
+    assert interrupts > 0
+    assert ended < len(events) <= ended + interrupts + 1
+    counts = [int(str(event.data["count"])) for event in events][:-1]
+    assert counts == sorted(set(counts))
+
+
+def _interrupt_append(_number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code is Journal.append.__code__:
+            raise KeyboardInterrupt
+        frame = frame.f_back
+
+
+@pytest.mark.parametrize("written", [0, 1, 50, 1000])
+def test_an_append_that_was_cut_off_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    journal = Journal(tmp_path / "journal.jsonl", "0" * 64)
+
+    def cut_off(descriptor: int, content: bytes) -> None:
+        os.write(descriptor, content[:written])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_all", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            journal.append("problem", reason="first")
+    journal.append("problem", reason="second")
+    events = read_journal(tmp_path / "journal.jsonl", "0" * 64)
+    assert [event.data["reason"] for event in events] == ["first", "second"]
 
 
 def test_a_damaged_journal_names_the_line(tmp_path: Path) -> None:
@@ -202,6 +322,173 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "\udcff").write_bytes(b"")
     with pytest.raises(UnusableEvidenceError, match="its name is not UTF-8"):
         root.take_manifest(tmp_path)
+
+
+def unprivileged(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command for which modes count, even if we are root."""
+    drop = ["setpriv", "--bounding-set=-all"] if os.geteuid() == 0 else []
+    return subprocess.run([*drop, *command], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_directory_that_cannot_be_read_is_named_and_not_left_out(tmp_path: Path) -> None:
+    (tmp_path / "evidence" / "hidden").mkdir(parents=True)
+    (tmp_path / "evidence" / "hidden" / "file").write_bytes(b"")
+    (tmp_path / "evidence" / "hidden").chmod(0)
+    program = f"""
+from pathlib import Path
+from pytest_laguna.evidence import root
+for work in (root.take_manifest, root.seal):
+    try:
+        print(work(Path({str(tmp_path)!r})))
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+    done = unprivileged(sys.executable, "-c", program)
+    line = (
+        "UnusableEvidenceError evidence/hidden: cannot be read (Permission denied);"
+        " expected a directory as it was written\n"
+    )
+    assert (done.stdout, done.stderr) == (line * 2, "")
+    assert stat.S_IMODE((tmp_path / "evidence" / "hidden").stat().st_mode) == 0
+    (tmp_path / "evidence" / "hidden").chmod(0o700)
+
+
+def test_directories_may_be_nested_deeper_than_python_calls(tmp_path: Path) -> None:
+    nested = [tmp_path / "d"]
+    while len(nested) < 1200:
+        nested.append(nested[-1] / "d")
+    for directory in nested:
+        directory.mkdir()
+    file = nested[-1] / "file"
+    file.write_bytes(b"")
+    assert len(root.take_manifest(tmp_path).entries) == 1201
+    root.seal(tmp_path)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in [tmp_path, *nested]}
+    assert (modes, stat.S_IMODE(file.stat().st_mode)) == ({0o500}, 0o400)
+    for directory in [tmp_path, *nested]:
+        directory.chmod(0o700)
+    file.unlink()
+    for directory in nested[::-1]:  # what pytest removes its directories with would be too deep in calls
+        directory.rmdir()
+
+
+def test_sealing_takes_bits_away_and_adds_none(tmp_path: Path) -> None:
+    before = {"a": 0o600, "b": 0o200, "c": 0o755, "d": 0o000, "e": 0o4777}
+    for name, mode in before.items():
+        (tmp_path / name).write_bytes(b"")
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "link").symlink_to("a")
+    root.seal(tmp_path)
+    after = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in before}
+    assert after == {"a": 0o400, "b": 0o000, "c": 0o400, "d": 0o000, "e": 0o400}
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o500
+    tmp_path.chmod(0o700)
+
+
+def _lane(directory: Path) -> tuple[Path, Path]:
+    sealed = directory / "sealed"
+    lane = sealed / "demo" / "cpu"
+    root.make_directory(lane / "gate1")
+    return sealed, lane
+
+
+@pytest.mark.parametrize("where", ["demo", "demo/cpu", "demo/cpu/gate1"])
+def test_directories_below_the_root_must_be_the_users_own(tmp_path: Path, where: str) -> None:
+    sealed, lane = _lane(tmp_path)
+    root.check_tree(sealed, lane)
+    for mode in (0o710, 0o720, 0o704, 0o777):
+        (sealed / where).chmod(mode)
+        with pytest.raises(root.RootError, match=rf"{where}: mode 0{mode:o} lets others in; expected 0700"):
+            root.check_tree(sealed, lane)
+    (sealed / where).chmod(0o700)
+    (sealed / where).rename(tmp_path / "elsewhere")
+    root.check_tree(sealed, lane)  # what does not exist yet is made
+    (sealed / where).touch()
+    with pytest.raises(root.RootError, match=f"{where}: not a directory or a link to one"):
+        root.check_tree(sealed, lane)
+    for target in ("elsewhere", "nowhere"):
+        (sealed / where).unlink()
+        (sealed / where).symlink_to(tmp_path / target)
+        with pytest.raises(root.RootError, match=f"{where}: not a directory or a link to one"):
+            root.check_tree(sealed, lane)
+
+
+def test_directories_of_another_user_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(root.RootError, match=r"cpu: not a directory or a link|owned by user 0|mode 0555"):
+        root.check_tree(Path("/proc"), Path("/proc/1/cpu"))
+    sealed, lane = _lane(tmp_path)
+    if os.geteuid() == 0:
+        os.chown(lane, 1234, -1)
+        with pytest.raises(root.RootError, match="demo/cpu: owned by user 1234; expected 0, who runs the gate"):
+            root.check_tree(sealed, lane)
+
+
+@pytest.mark.parametrize("path", ["/", "/usr"])
+def test_nobody_is_told_to_close_a_directory_that_others_use(path: str) -> None:
+    with pytest.raises(root.RootError) as caught:
+        root.check_root(Path(path))
+    assert "chmod" not in str(caught.value)
+    assert "choose a directory of its own" in str(caught.value) or "owned by user" in str(caught.value)
+
+
+def test_a_path_that_no_directory_can_have_is_refused() -> None:
+    with pytest.raises(root.RootError, match="cannot be looked at"):
+        root.check_root(Path("/tmp") / ("x" * 300))  # noqa: S108 - nothing is made there
+    with pytest.raises(root.RootError, match="cannot be looked at"):
+        root.check_root(Path("/dev/null/sealed"))
+
+
+def _repository(directory: Path, *arguments: str) -> Path:
+    made = git(directory, "init", "--quiet", *arguments, str(directory / "checkout"))
+    assert made is not None
+    assert made.returncode == 0, made.stderr
+    return directory / "checkout"
+
+
+@pytest.mark.parametrize(
+    ("patterns", "accepted"),
+    [
+        ("/sealed/\n", True),
+        ("sealed\n", True),
+        ("", False),
+        ("x\n", False),
+        ("*.json\n", False),
+        ("/sealed/**\n!/sealed/**/\n!*.jsonl\n", False),
+        ("campaign.toml\nevidence\n*.json\n*.jsonl\n", False),
+    ],
+)
+def test_git_is_asked_about_every_kind_of_file(tmp_path: Path, patterns: str, *, accepted: bool) -> None:
+    checkout = _repository(tmp_path)
+    (checkout / ".gitignore").write_text(patterns)
+    if accepted:
+        root.check_root(checkout / "sealed")
+    else:
+        with pytest.raises(root.RootError, match="inside a git checkout that does not ignore it"):
+            root.check_root(checkout / "sealed")
+
+
+def test_a_bare_repository_is_not_a_checkout(tmp_path: Path) -> None:
+    root.check_root(_repository(tmp_path, "--bare") / "sealed")
+
+
+def test_a_checkout_that_git_cannot_read_is_refused(tmp_path: Path) -> None:
+    checkout = _repository(tmp_path)
+    (checkout / ".git" / "config").write_text("[broken")
+    with pytest.raises(root.RootError, match="git cannot say whether it is inside a checkout"):
+        root.check_root(checkout / "sealed")
+
+
+def test_git_answers_for_the_directory_and_not_for_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout = _repository(tmp_path)
+    (tmp_path / "other").mkdir()
+    other = _repository(tmp_path / "other")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other))
+    found = git(checkout, "rev-parse", "--show-toplevel")
+    assert found is not None
+    assert found.stdout == f"{checkout}\n"
 
 
 def test_an_attempt_is_never_opened_twice(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``laguna`` command: work on evidence, and look at this machine, without running a gate.
+"""The laguna command: work on evidence, and look at this machine, without running a gate.
 
 Exit codes: the verdict's (0 PASS, 20 STOP, 21 FAIL, 22 VOID, 23 NOT_PROVEN); 4 for a wrong call, a root that cannot be
 read, or output that cannot be written; 141, as for any program that SIGPIPE ends, when nobody reads the output.

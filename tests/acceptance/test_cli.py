@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The laguna command as a user runs it: exit codes, messages, and never a traceback."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.demo import writable
+from tests.sealed import build, good_events, phase
+
+LAGUNA = (sys.executable, "-m", "pytest_laguna.cli")
+SECOND = "checks/test_first.py::test_second"
+
+
+def laguna(
+    *arguments: str | Path, before: tuple[str, ...] = (), stdout: int = subprocess.PIPE, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command; what it says on standard error is never a traceback."""
+    done = subprocess.run(
+        [*before, *LAGUNA, *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=300,
+        env=os.environ | variables,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "Exception ignored" not in done.stderr, done.stderr
+    return done
+
+
+def without_privileges() -> tuple[str, ...]:
+    """What makes modes count for a command even if we are root."""
+    return ("setpriv", "--bounding-set=-all") if os.geteuid() == 0 else ()
+
+
+# Calls
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    done = laguna("--version")
+    assert (done.returncode, done.stdout) == (0, f"pytest-laguna {importlib.metadata.version('pytest-laguna')}\n")
+
+
+@pytest.mark.parametrize(
+    ("root", "message"),
+    [
+        ("", "'': cannot be read (no directory); expected a sealed root"),
+        ("x" * 300, "cannot be read (File name too long); expected a sealed root"),
+        ("/dev/null", "'/dev/null': not a directory; expected a sealed root"),
+        ("/nowhere/at/all", "'/nowhere/at/all': not a directory; expected a sealed root"),
+        ("\x1b[2J", r"'\x1b[2J': not a directory"),
+    ],
+)
+def test_what_is_no_root_is_refused_in_one_line(root: str, message: str) -> None:
+    done = laguna("verify", root)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "\x1b" not in done.stderr
+
+
+def test_an_unknown_command_is_refused_in_one_line() -> None:
+    done = laguna("\x1b[2J")
+    assert (done.returncode, done.stderr.count("\n"), "\x1b" in done.stderr) == (4, 1, False)
+
+
+def test_a_directory_that_is_no_root_is_void() -> None:
+    done = laguna("verify", "/proc/self")
+    assert done.returncode == 22
+    assert "does not belong into a sealed root; expected directories campaign/lane/gate1..3" in done.stdout
+
+
+def test_an_empty_root_is_not_proven(tmp_path: Path) -> None:
+    done = laguna("verify", tmp_path)
+    assert (done.returncode, done.stdout) == (23, f"NOT_PROVEN: {tmp_path} holds no attempt\n")
+
+
+# What cannot be read
+
+
+@pytest.mark.parametrize("kind", ["text", "json"])
+@pytest.mark.parametrize(
+    ("where", "code", "message"),
+    [
+        ("", 4, "cannot be read (Permission denied); expected a sealed root"),
+        ("demo", 22, "demo: cannot be read (Permission denied)"),
+        ("demo/cpu", 22, "demo/cpu: cannot be read (Permission denied)"),
+        ("demo/cpu/gate1", 22, "gate1: cannot be listed (Permission denied)"),
+        ("demo/cpu/gate1/0001", 22, "Permission denied"),
+        ("demo/cpu/gate1/0001/evidence", 22, "evidence: cannot be read (Permission denied)"),
+        ("demo/cpu/gate1/0001/journal.jsonl", 22, "journal.jsonl: cannot be read (Permission denied)"),
+        ("demo/cpu/gate1/0001/receipt.json", 22, "receipt.json: cannot be read (Permission denied)"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, where: str, code: int, message: str, kind: str) -> None:
+    build(tmp_path)
+    closed = tmp_path / "sealed" / where
+    mode = stat.S_IMODE(closed.stat().st_mode)
+    closed.chmod(0)
+    done = laguna("verify", tmp_path / "sealed", *(["--json"] if kind == "json" else []), before=without_privileges())
+    closed.chmod(mode)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert message in done.stdout + done.stderr
+    assert len((done.stdout if kind == "text" else done.stderr).splitlines()) <= 1
+
+
+# Output that goes nowhere
+
+
+def test_a_reader_that_has_gone_ends_it_as_any_other_program(tmp_path: Path) -> None:
+    build(tmp_path)
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = laguna("verify", tmp_path / "sealed", stdout=writing)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_full_device_is_told_apart_from_a_verdict(tmp_path: Path) -> None:
+    build(tmp_path)
+    full = os.open("/dev/full", os.O_WRONLY)
+    done = laguna("verify", tmp_path / "sealed", stdout=full)
+    os.close(full)
+    assert done.returncode == 4
+    assert "standard output cannot be written (No space left on device)" in done.stderr
+
+
+def test_a_closed_output_is_told_apart_from_a_verdict(tmp_path: Path) -> None:
+    build(tmp_path)
+    closed = ("sh", "-c", 'exec "$@" >&-', "sh")
+    done = laguna("verify", tmp_path / "sealed", before=closed)
+    assert (done.returncode, "standard output cannot be written (it is closed)" in done.stderr) == (4, True)
+    silent = ("sh", "-c", 'exec "$@" >&- 2>&-', "sh")
+    assert laguna("verify", tmp_path / "sealed", before=silent).returncode == 4
+
+
+# What a terminal would obey
+
+
+def test_names_and_reasons_cannot_command_the_terminal(tmp_path: Path) -> None:
+    events = good_events()
+    events[8] = phase(SECOND, "call", outcome="failed", cause="assertion", reason="no\x1b]0;title\x07\x9b2J\u202e")
+    build(tmp_path, events, exit_status=1)
+    (tmp_path / "sealed" / "\x1b[31mred\nPASS").write_text("")
+    done = laguna("verify", tmp_path / "sealed")
+    assert done.returncode == 22
+    assert len(done.stdout.splitlines()) == 2
+    assert all(letter.isprintable() or letter == "\n" for letter in done.stdout)
+    assert r"\x1b[31mred\nPASS" in done.stdout
+    assert r"no\x1b]0;title\x07\x9b2J\u202e" in done.stdout
+    as_json = laguna("verify", tmp_path / "sealed", "--json")
+    assert "\x1b" not in as_json.stdout
+    assert {gate["campaign"] for gate in json.loads(as_json.stdout)["gates"]} == {"demo", "\x1b[31mred\nPASS"}
+
+
+def test_an_output_that_holds_ascii_only_gets_escapes(tmp_path: Path) -> None:
+    (tmp_path / "ä").write_text("")
+    (tmp_path / os.fsdecode(b"\xff")).write_text("")
+    done = laguna("verify", tmp_path, PYTHONIOENCODING="ascii")
+    assert done.returncode == 22
+    assert r"\xe4: does not belong" in done.stdout
+    assert r"\udcff: does not belong" in done.stdout
+
+
+def test_a_campaign_nested_without_end_is_void(tmp_path: Path) -> None:
+    attempt = build(tmp_path)
+    with writable(attempt):
+        (attempt / "evidence" / "campaign.toml").write_text("x = " + "[" * 5000 + "]" * 5000)
+    assert laguna("verify", tmp_path / "sealed").returncode == 22
+
+
+# The doctor
+
+
+def test_the_doctor_looks_at_every_lane_and_judges_the_one_that_is_named() -> None:
+    every = laguna("doctor", "--json")
+    assert every.returncode == 0
+    assert [lane["lane"] for lane in json.loads(every.stdout)["lanes"]] == ["cpu", "cuda", "xpu"]
+    one = laguna("doctor", "--json", "--device=cpu")
+    report = json.loads(one.stdout)
+    assert [(lane["lane"], lane["problems"]) for lane in report["lanes"]] == [("cpu", [])]
+    assert one.returncode == (23 if report["problems"] else 0)  # a lease that tests left behind is a problem too
+    missing = laguna("doctor", "--device=xpu")
+    assert missing.returncode == 23
+    assert missing.stdout.startswith("xpu: not ready\n")
+    assert "  - xpu: vLLM " in missing.stdout
+
+
+def test_the_doctor_knows_three_lanes() -> None:
+    done = laguna("doctor", "--device=tpu")
+    assert (done.returncode, "invalid choice: 'tpu'" in done.stderr) == (4, True)

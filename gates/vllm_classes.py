@@ -24,6 +24,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import vllm
     import vllm.v1.attention.backends.flash_attn as upstream
+    from vllm.compilation import breakable_cudagraph
     from vllm.config import CompilationMode, CUDAGraphMode, VllmConfig, set_current_vllm_config
     from vllm.forward_context import set_forward_context
     from vllm.model_executor.layers.attention import Attention
@@ -246,6 +247,16 @@ def clear_with_v2(config: Any, layers: dict[str, Any]) -> None:
         maybe_remove_all_loras=lambda _lora: None,
     )
     cudagraph_utils._teardown_profiling_state(runner)
+
+
+def captured_graph(*, complete: bool = True) -> Any:
+    """vLLM's own wrapper with one entry, made without its constructor, which wants a graph pool."""
+    wrapper: Any = object.__new__(breakable_cudagraph.BreakableCUDAGraphWrapper)
+    capture = breakable_cudagraph.BreakableCUDAGraphCapture() if complete else None
+    entry = breakable_cudagraph._BreakableEntry(batch_descriptor=None, capture=capture)  # type: ignore[arg-type]
+    wrapper.entries = {8: entry}
+    breakable_cudagraph.BreakableCUDAGraphWrapper._all_instances.add(wrapper)
+    return wrapper
 
 
 CLEARINGS = {"V1": clear_with_v1, "V2": clear_with_v2}

@@ -8,6 +8,7 @@ the reason that it found.
 from __future__ import annotations
 
 import dataclasses
+import posixpath
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -18,10 +19,8 @@ from pytest_laguna.verdict import Verdict
 
 Finding: TypeAlias = tuple[Verdict, str]
 
-ARM_LOCAL_VARIABLES = frozenset({
-    "HOME", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "VLLM_DIST_IDENT", "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME",
-})  # fmt: skip
-"""Each arm's private directories, and the names that vLLM draws at random for a process."""
+ARM_LOCAL_VARIABLES = frozenset({"LAGUNA_LEASE", "VLLM_DIST_IDENT", "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME"})
+"""The token of the lease, and the names that vLLM draws at random for a process."""
 
 CANDIDATE_CLASS = "laguna_kv.backend.LagunaFlashAttentionImpl"
 
@@ -90,7 +89,10 @@ def same_engine(pair: Pair) -> Finding | None:
 
 
 def sole_treatment(pair: Pair) -> Finding | None:
-    """Rule ``sole-treatment``: the environments differ in the flag, and in nothing else but arm-local names."""
+    """Rule ``sole-treatment``: the environments differ in the flag and in nothing else.
+
+    What is drawn at random does not count, and directories are compared by their place below the arm's own.
+    """
     control, candidate = (_without_arm_local(arm.environment) for arm in pair.arms)
     flags = (control.pop(pair.expected.flag, None), candidate.pop(pair.expected.flag, None))
     if flags != ("0", "1"):
@@ -215,6 +217,34 @@ def views_built_once(pair: Pair) -> Finding | None:
     return None
 
 
+def views_reach_kernel(pair: Pair) -> Finding | None:
+    """Rule ``views-reach-kernel``: in every target layer the kernel gets the same two tensors at every call, flag on.
+
+    Seen at the kernel and not counted by the candidate, which could count a use and hand over something else. With the
+    flag off it gets new ones at every call; otherwise the observer sees nothing.
+    """
+    for arm in pair.arms:
+        for report in arm.ranks:
+            where = f"{arm.request.arm} rank {report.rank}"
+            if sorted(report.kernel_views) != sorted(_proof(report).target_layers):
+                return (
+                    Verdict.VOID,
+                    f"{where}: kernels of {len(report.kernel_views)} layers seen; expected the target's",
+                )
+            calls = sum(seen.calls for seen in report.kernel_views.values())
+            if calls != report.attention.calls:
+                return Verdict.VOID, f"{where}: {calls} kernel calls in {report.attention.calls} attention calls"
+            for layer, seen in report.kernel_views.items():
+                same = seen.calls if arm is pair.candidate else 1
+                if (seen.same_objects, seen.geometries) != (same, 1):
+                    told = f"{seen.same_objects} of {seen.calls} calls with the first's views"
+                    return (
+                        Verdict.FAIL,
+                        f"{where}: {layer}: {told}, {seen.geometries} geometries; expected {same} and 1",
+                    )
+    return None
+
+
 RULES: Mapping[str, Callable[[Pair], Finding | None]] = {
     "arms-named": arms_named,
     "same-request": same_request,
@@ -225,6 +255,7 @@ RULES: Mapping[str, Callable[[Pair], Finding | None]] = {
     "control-is-stock": control_is_stock,
     "candidate-active": candidate_active,
     "views-built-once": views_built_once,
+    "views-reach-kernel": views_reach_kernel,
     "drafts-accepted": drafts_accepted,
     "tokens-equal": tokens_equal,
     "attention-equal": attention_equal,
@@ -249,7 +280,21 @@ def _proof(report: RankReport) -> CandidateProof:
 
 
 def _without_arm_local(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name not in ARM_LOCAL_VARIABLES}
+    return {
+        name: _below(
+            value, {"arm": posixpath.dirname(environment.get("HOME", "")), "short": environment.get("TMPDIR", "")}
+        )
+        for name, value in environment.items()
+        if name not in ARM_LOCAL_VARIABLES
+    }
+
+
+def _below(value: str, places: Mapping[str, str]) -> str:
+    """A path in the arm's own directory, or in its short one, by its place there; anything else as it is."""
+    for name, place in places.items():
+        if place and (value == place or value.startswith(f"{place}/")):
+            return f"<{name}>{value.removeprefix(place)}"
+    return value
 
 
 def _segments(graph: CapturedGraph) -> tuple[int, int]:

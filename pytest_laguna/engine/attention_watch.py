@@ -1,30 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bitwise identity of attention: a running digest over the outputs of the layers that it watches."""
+"""What the target's attention is handed and what it gives, seen from outside whatever serves it."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+KERNEL = "flash_attn_varlen_func"
+"""The name under which vLLM's FlashAttention backend calls its kernel, on every lane."""
+
+
+class HandedViews:
+    """The key and value tensors with which the kernel was called for one layer.
+
+    The first pair is kept alive, so that no later tensor can have its identity.
+
+    Attributes:
+        calls: of the kernel.
+        same_objects: calls with the very tensors of the first.
+        geometries: distinct addresses, shapes and strides, of key and value together.
+    """
+
+    def __init__(self) -> None:
+        self._first: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.calls = 0
+        self.same_objects = 0
+        self.geometries: set[tuple[object, ...]] = set()
+
+    def add(self, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Take one call's tensors."""
+        if self._first is None:
+            self._first = (key, value)
+        self.calls += 1
+        self.same_objects += key is self._first[0] and value is self._first[1]
+        self.geometries.add(_geometry(key) + _geometry(value))
+
 
 class AttentionWatch:
-    """SHA-256 over the bytes of every output, in the order of the calls.
+    """SHA-256 over the bytes of every output, in the order of the calls, and the views that each layer's kernel gets.
 
     Attributes:
         calls: outputs that went into the digest.
         layers: layers that are watched.
+        handed: by layer, for those whose kernel was called.
     """
 
-    def __init__(self, layers: Iterable[Any]) -> None:
-        """Watch vLLM's attention layers from now on, whatever implementation they have."""
+    def __init__(self, layers: Mapping[str, Any], kernels: Any) -> None:
+        """Watch vLLM's attention layers from now on, whatever implementation they have.
+
+        Args:
+            layers: vLLM's layers by name.
+            kernels: the module in which their implementation looks its kernel up.
+        """
         self._digest = hashlib.sha256()
+        self._current: str | None = None
         self.calls = 0
         self.layers = 0
-        for layer in layers:
-            self._watch(layer.impl)
+        self.handed: dict[str, HandedViews] = {}
+        self._watch_kernel(kernels)
+        for name, layer in layers.items():
+            self._watch(name, layer.impl)
             self.layers += 1
 
     @property
@@ -32,13 +70,27 @@ class AttentionWatch:
         """The digest up to now."""
         return self._digest.hexdigest()
 
-    def _watch(self, implementation: Any) -> None:
+    def _watch_kernel(self, kernels: Any) -> None:
+        kernel = getattr(kernels, KERNEL)
+
+        def watched(*arguments: Any, **keywords: Any) -> Any:
+            if self._current is not None:
+                self.handed.setdefault(self._current, HandedViews()).add(keywords["k"], keywords["v"])
+            return kernel(*arguments, **keywords)
+
+        setattr(kernels, KERNEL, watched)
+
+    def _watch(self, name: str, implementation: Any) -> None:
         forward = implementation.forward
 
         def watched(  # noqa: PLR0913, PLR0917 - vLLM's signature
             layer: Any, query: Any, key: Any, value: Any, kv_cache: Any, attn_metadata: Any, **keywords: Any
         ) -> Any:
-            returned = forward(layer, query, key, value, kv_cache, attn_metadata, **keywords)
+            self._current = name
+            try:
+                returned = forward(layer, query, key, value, kv_cache, attn_metadata, **keywords)
+            finally:
+                self._current = None
             self.add(keywords["output"], attn_metadata.num_actual_tokens)
             return returned
 
@@ -50,3 +102,7 @@ class AttentionWatch:
         rows = output[:tokens].contiguous().view(torch.uint8).cpu()
         self._digest.update(rows.numpy().tobytes())
         self.calls += 1
+
+
+def _geometry(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()

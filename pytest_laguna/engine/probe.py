@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from laguna_kv.proof import describe_worker
-from pytest_laguna.evidence.arm_record import AttentionDigest, CapturedGraph, RankReport
+from pytest_laguna.evidence.arm_record import AttentionDigest, CapturedGraph, KernelViews, RankReport
 
 from .attention_watch import AttentionWatch
 from .compat import introspection
@@ -22,10 +22,11 @@ class RankProbe:
     model_runner: Any
 
     def laguna_watch_attention(self) -> None:
-        """Begin the digest over the target's attention outputs; to be called once, before the generation."""
+        """Watch the target's attention from now on; to be called once, before the generation."""
         if self.laguna_watch is not None:
             raise RuntimeError("laguna_watch_attention was called twice; the outputs would be counted twice")
-        self.laguna_watch = AttentionWatch(introspection.target_attention_layers(self).values())
+        layers = introspection.target_attention_layers(self)
+        self.laguna_watch = AttentionWatch(layers, introspection.attention_kernels())
 
     def laguna_report(self) -> dict[str, Any]:
         """This rank's ``RankReport`` as JSON values; to be called after the generation."""
@@ -38,6 +39,10 @@ class RankProbe:
             model_runner=f"{runner.__module__}.{runner.__qualname__}",
             graphs=[_described(capture) for capture in introspection.captures(self)],
             attention=AttentionDigest(sha256=watch.sha256, calls=watch.calls, layers=watch.layers),
+            kernel_views={
+                layer: KernelViews(calls=seen.calls, same_objects=seen.same_objects, geometries=len(seen.geometries))
+                for layer, seen in watch.handed.items()
+            },
             candidate=describe_worker(self),
         )
         return report.model_dump(mode="json", by_alias=True)

@@ -153,6 +153,20 @@ class AttentionDigest(Schema):
     layers: PositiveCount
 
 
+class KernelViews(Schema):
+    """What the attention kernel was handed of one target layer's cache, seen from outside the candidate.
+
+    Attributes:
+        calls: of the kernel.
+        same_objects: calls with the very key and value tensors of the first, which counts.
+        geometries: distinct addresses, shapes and strides of the two.
+    """
+
+    calls: PositiveCount
+    same_objects: PositiveCount
+    geometries: PositiveCount
+
+
 class CapturedGraph(Schema):
     """One capture of a breakable graph.
 
@@ -181,6 +195,7 @@ class RankReport(Schema):
         model_runner: qualified class name.
         graphs: every capture it holds.
         attention: digest over the target's attention outputs during the generation.
+        kernel_views: what the kernel was handed meanwhile, by target layer.
         candidate: the candidate's own proof: the classes that serve attention, and what became of each layer's views.
     """
 
@@ -188,6 +203,7 @@ class RankReport(Schema):
     model_runner: str
     graphs: list[CapturedGraph]
     attention: AttentionDigest
+    kernel_views: dict[str, KernelViews]
     candidate: dict[str, pydantic.JsonValue]
 
 

@@ -54,8 +54,8 @@ class PythonContract:
     Every use checks that the cache is the very tensor recorded, that both seams still hold the very aliases
     recorded, and that address, storage offset and length, shape, strides, data type, device and C++ object of the
     cache and of every alias are those recorded. The key-to-value offset is part of it: both addresses and both
-    storage offsets are compared, and ``verify_views`` established the offset between them. The head size is checked by the
-    seam.
+    storage offsets are compared, and ``verify_views`` established the offset between them. The head size is
+    checked by the seam.
     """
 
     __slots__ = ("_held", "_owner", "_recorded", "_source", "canonical", "forward_hits", "raw", "update_hits")

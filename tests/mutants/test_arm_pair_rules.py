@@ -86,8 +86,20 @@ def _lose_graphs(control: Record, candidate: Record) -> None:
         record["ranks"][0]["graphs"] = []
 
 
+def _lose_kernel(_: Record, candidate: Record) -> None:
+    candidate["ranks"][0]["kernel_views"].popitem()
+
+
+def _raw_cache_beyond_two_layers(_: Record, candidate: Record) -> None:
+    """A candidate that counts its uses in all layers, and serves two."""
+    for layer, seen in candidate["ranks"][0]["kernel_views"].items():
+        if int(layer.split(".")[2]) > 1:
+            seen["same_objects"] = 1
+
+
 RANK = "ranks|0|"
 PROOF = f"{RANK}candidate|"
+KERNEL = f"{RANK}kernel_views|model.layers.0.self_attn.attn|"
 LAYER = f"{PROOF}layers|model.layers.0.self_attn.attn|"
 
 MUTANTS: list[tuple[str, str, Callable[[Record, Record], None], str]] = [
@@ -110,6 +122,24 @@ MUTANTS: list[tuple[str, str, Callable[[Record, Record], None], str]] = [
         "other",
         _set("candidate", "environment|OMP_NUM_THREADS", "9"),
         "OMP_NUM_THREADS is '1' against",
+    ),
+    (
+        "sole-treatment",
+        "shared cache",
+        _set("candidate", "environment|TRITON_CACHE_DIR", "/attempt/graph-control/cache/triton"),
+        "TRITON_CACHE_DIR is '<arm>/cache/triton' against '/attempt/graph-control/cache/triton'",
+    ),
+    (
+        "sole-treatment",
+        "other place",
+        _set("candidate", "environment|HF_HOME", "/attempt/graph-candidate/cache/other"),
+        "HF_HOME is '<arm>/cache/huggingface' against '<arm>/cache/other'",
+    ),
+    (
+        "sole-treatment",
+        "other socket place",
+        _set("control", "environment|VLLM_RPC_BASE_PATH", "/tmp/x"),  # noqa: S108 - nothing is written there
+        "VLLM_RPC_BASE_PATH is '/tmp/x' against '<short>'",
     ),
     ("sole-treatment", "extra", _set("control", "environment|VLLM_X", "1"), "VLLM_X is '1' against None"),
     ("whole-generation", "short", _fewer_tokens, "tokens, finish, cached tokens (271, 'length', 0)"),
@@ -136,6 +166,23 @@ MUTANTS: list[tuple[str, str, Callable[[Record, Record], None], str]] = [
     ("views-built-once", "draft", _set("candidate", f"{PROOF}draft_layers_with_state", 2), "2 draft layers have"),
     ("views-built-once", "unused", _set("candidate", f"{PROOF}forward_hits", 5), "5 forward and"),
     ("views-built-once", "no update", _set("candidate", f"{PROOF}update_hits", 0), "and 0 update uses"),
+    (
+        "views-reach-kernel",
+        "two layers only",
+        _raw_cache_beyond_two_layers,
+        "graph-candidate rank 0: model.layers.10.self_attn.attn: 1 of 35 calls with the first's views, 1 geometries",
+    ),
+    ("views-reach-kernel", "one call", _set("candidate", f"{KERNEL}same_objects", 34), "34 of 35 calls with the first"),
+    ("views-reach-kernel", "moved", _set("candidate", f"{KERNEL}geometries", 2), "2 geometries; expected 35 and 1"),
+    (
+        "views-reach-kernel",
+        "blind",
+        _set("control", f"{KERNEL}same_objects", 35),
+        "graph-control rank 0: model.layers.0",
+    ),
+    ("views-reach-kernel", "moved stock", _set("control", f"{KERNEL}geometries", 2), "2 geometries; expected 1 and 1"),
+    ("views-reach-kernel", "calls", _set("candidate", f"{KERNEL}calls", 36), "1681 kernel calls in 1680 attention"),
+    ("views-reach-kernel", "layer", _lose_kernel, "kernels of 47 layers seen; expected the target's"),
     ("drafts-accepted", "none", _no_acceptance(0), "0 tokens accepted in"),
     ("drafts-accepted", "one each", _no_acceptance(1), "expected more than one each"),
     ("drafts-accepted", "no draft", _lose_draft, "no draft cycle is recorded"),

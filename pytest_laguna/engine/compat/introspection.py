@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 import torch
 from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphWrapper
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.models.utils import extract_layer_index
+from vllm.v1.attention.backends import flash_attn
 
 COLLECTIVE_BREAK = "collective_break"
 """Name of the function that a break around a collective runs."""
@@ -35,6 +37,11 @@ def target_attention_layers(worker: Any) -> dict[str, Any]:
         if isinstance(layer, Attention)
         and extract_layer_index(name) < config.model_config.get_total_num_hidden_layers()
     }
+
+
+def attention_kernels() -> ModuleType:
+    """The module in which vLLM's FlashAttention backend looks its kernel up, by name and at each call."""
+    return flash_attn
 
 
 def captures(worker: Any) -> Iterator[Capture]:

@@ -12,6 +12,7 @@ from pytest_laguna.evidence.arm_record import (
     ArmRequest,
     AttentionDigest,
     CapturedGraph,
+    KernelViews,
     Planted,
     RankReport,
     token_digest,
@@ -50,6 +51,7 @@ def record(**changes: Any) -> ArmRecord:
         model_runner="vllm.Runner",
         graphs=[graph],
         attention=AttentionDigest(sha256=DIGEST, calls=2, layers=1),
+        kernel_views={"model.layers.0.self_attn.attn": KernelViews(calls=2, same_objects=1, geometries=1)},
         candidate={"flag": False},
     )
     values: dict[str, Any] = {

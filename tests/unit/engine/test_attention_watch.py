@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attention digest: over real rows only, in the order of the calls."""
+"""The attention digest: over real rows only, in the order of the calls; and the views that a kernel is handed."""
 
 from __future__ import annotations
 
@@ -14,20 +14,39 @@ from pytest_laguna.engine.attention_watch import AttentionWatch
 
 
 class Implementation:
+    """Hands its kernel, which it looks up at each call as vLLM does, the two tensors that it gets as its cache."""
+
+    def __init__(self, kernels: Any) -> None:
+        self.kernels = kernels
+
     def forward(self, *inputs: Any, output: Any) -> Any:
-        _layer, query, _key, _value, _kv_cache, metadata = inputs
-        output[: metadata.num_actual_tokens] = query[: metadata.num_actual_tokens] * 2
+        _layer, query, _key, _value, (keys, values), metadata = inputs
+        rows = slice(metadata.num_actual_tokens)
+        output[rows] = self.kernels.flash_attn_varlen_func(q=query[rows], k=keys, v=values)
         return output
 
 
-def layers(count: int) -> list[types.SimpleNamespace]:
-    return [types.SimpleNamespace(impl=Implementation()) for _ in range(count)]
+def kernel_module() -> types.SimpleNamespace:
+    def flash_attn_varlen_func(*, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if v is k:
+            raise RuntimeError("the kernel failed")
+        return q * 2
+
+    return types.SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func)
 
 
-def call(layer: Any, query: torch.Tensor, tokens: int, padding: float) -> None:
+KERNELS = kernel_module()
+CACHE = (torch.zeros(4, 2), torch.zeros(4, 2))
+
+
+def layers(count: int, kernels: Any = KERNELS) -> dict[str, types.SimpleNamespace]:
+    return {f"layer {number}": types.SimpleNamespace(impl=Implementation(kernels)) for number in range(count)}
+
+
+def call(layer: Any, query: torch.Tensor, tokens: int, padding: float, cache: Any = CACHE) -> None:
     output = torch.full_like(query, padding)
     returned = layer.impl.forward(
-        layer, query, None, None, None, types.SimpleNamespace(num_actual_tokens=tokens), output=output
+        layer, query, None, None, cache, types.SimpleNamespace(num_actual_tokens=tokens), output=output
     )
     assert returned is output
 
@@ -37,9 +56,9 @@ QUERY = torch.randn(4, 2, 8, generator=torch.Generator().manual_seed(0)).to(torc
 
 def digest(*calls: tuple[torch.Tensor, int], padding: float = 0.0) -> AttentionWatch:
     watched = layers(1)
-    watch = AttentionWatch(watched)
+    watch = AttentionWatch(watched, KERNELS)
     for query, tokens in calls:
-        call(watched[0], query, tokens, padding)
+        call(watched["layer 0"], query, tokens, padding)
     return watch
 
 
@@ -70,16 +89,57 @@ def test_order_and_number_of_calls_count() -> None:
 
 def test_only_the_layers_given_are_watched() -> None:
     watched, other = layers(2), layers(1)
-    watch = AttentionWatch(watched)
-    call(other[0], QUERY, 2, 0.0)
-    assert watch.calls == 0
-    for layer in watched:
+    watch = AttentionWatch(watched, KERNELS)
+    call(other["layer 0"], QUERY, 2, 0.0)
+    assert (watch.calls, watch.handed) == (0, {})
+    for layer in watched.values():
         call(layer, QUERY, 2, 0.0)
     assert (watch.calls, watch.layers) == (2, 2)
 
 
 def test_rows_that_are_strided_in_memory_are_read_as_they_are() -> None:
-    watch, same = AttentionWatch([]), AttentionWatch([])
+    watch, same = AttentionWatch({}, KERNELS), AttentionWatch({}, KERNELS)
     watch.add(QUERY.transpose(0, 1), 2)
     same.add(QUERY.transpose(0, 1).contiguous(), 2)
     assert watch.sha256 == same.sha256
+
+
+def seen(calls: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[int, int, int]:
+    kernels = kernel_module()
+    watched = layers(2, kernels)
+    watch = AttentionWatch(watched, kernels)
+    for cache in calls:
+        call(watched["layer 1"], QUERY, 2, 0.0, cache)
+    assert watch.handed.keys() == {"layer 1"}
+    handed = watch.handed["layer 1"]
+    return handed.calls, handed.same_objects, len(handed.geometries)
+
+
+def test_the_same_two_tensors_are_told_from_equal_ones() -> None:
+    key, value = CACHE
+    assert seen([CACHE] * 3) == (3, 3, 1)
+    assert seen([(key, value), (key, value)]) == (2, 2, 1), "the tensors count, and not what carries them"
+    assert seen([CACHE, (key.view(4, 2), value), (key, value.view(4, 2))]) == (3, 1, 1)
+    assert seen([(key.view(4, 2), value.view(4, 2)) for _ in range(20)]) == (20, 1, 1), "no identity is used again"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda t: t.clone(), lambda t: t[:3], lambda t: t.as_strided((4, 2), (1, 2))],
+    ids=["address", "shape", "stride"],
+)
+@pytest.mark.parametrize("part", [0, 1])
+def test_another_address_shape_or_stride_is_another_geometry(change: Any, part: int) -> None:
+    other = list(CACHE)
+    other[part] = change(other[part])
+    assert seen([CACHE, (other[0], other[1]), CACHE]) == (3, 2, 2)
+
+
+def test_a_kernel_call_that_fails_leaves_no_layer_behind() -> None:
+    kernels = kernel_module()
+    watched = layers(1, kernels)
+    watch = AttentionWatch(watched, kernels)
+    with pytest.raises(RuntimeError, match="the kernel failed"):
+        call(watched["layer 0"], QUERY, 2, 0.0, (CACHE[0], CACHE[0]))
+    kernels.flash_attn_varlen_func(q=QUERY, k=CACHE[0], v=CACHE[1])  # the draft's, or anybody's
+    assert (watch.calls, watch.handed["layer 0"].calls) == (0, 1)

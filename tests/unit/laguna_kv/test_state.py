@@ -12,7 +12,7 @@ import torch
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gates.vllm_classes import HEAD_SIZE, make_cache
+from gates.vllm_classes import HEAD_SIZE, captured_graph, make_cache
 from laguna_kv import compat, views
 from laguna_kv.contract import load_validator
 from laguna_kv.errors import ContractError, LifecycleError
@@ -87,25 +87,9 @@ def test_an_invalidation_lets_go_of_the_cache_memory_at_once(state: ViewState) -
         gc.enable()
 
 
-def real_wrapper(capture: object) -> Any:
-    """vLLM's own wrapper and entry, made without its constructor, which wants a graph pool."""
-    from vllm.compilation import breakable_cudagraph as upstream
-
-    wrapper: Any = object.__new__(upstream.BreakableCUDAGraphWrapper)
-    wrapper.entries = {"descriptor": upstream._BreakableEntry(batch_descriptor=None, capture=capture)}  # type: ignore[arg-type]
-    upstream.BreakableCUDAGraphWrapper._all_instances.add(wrapper)
-    return wrapper
-
-
-def captured() -> object:
-    from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphCapture
-
-    return BreakableCUDAGraphCapture()
-
-
 def test_an_invalidation_after_a_capture_is_terminal(state: ViewState) -> None:
     state.build(make_cache(), HEAD_SIZE)
-    wrapper = real_wrapper(captured())
+    wrapper = captured_graph()
     state.invalidate()  # never raises: vLLM's shutdown comes this way
     for _ in range(2):
         with pytest.raises(LifecycleError, match=r"cleared under 1 captured graph\(s\) that hold its address"):
@@ -120,7 +104,7 @@ def test_an_invalidation_after_a_capture_is_terminal(state: ViewState) -> None:
 def test_a_capture_made_after_the_clear_is_in_the_way_as_well(state: ViewState) -> None:
     state.build(make_cache(), HEAD_SIZE)
     state.invalidate()
-    wrapper = real_wrapper(captured())
+    wrapper = captured_graph()
     with pytest.raises(LifecycleError, match="cleared under 1 captured graph"):
         state.build(make_cache(), HEAD_SIZE)
     wrapper.clear_graphs()
@@ -154,7 +138,7 @@ def test_a_discarded_profiling_capture_is_not_in_the_way(state: ViewState) -> No
     from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphWrapper
 
     state.build(make_cache(), HEAD_SIZE)
-    wrapper = real_wrapper(captured())
+    wrapper = captured_graph()
     BreakableCUDAGraphWrapper.clear_all_graphs()  # as vLLM does before it clears the profiling cache
     state.invalidate()
     state.build(make_cache(), HEAD_SIZE)
@@ -165,13 +149,13 @@ def test_a_discarded_profiling_capture_is_not_in_the_way(state: ViewState) -> No
 def test_a_capture_under_way_is_not_one_that_can_be_replayed(state: ViewState) -> None:
     state.build(make_cache(), HEAD_SIZE)
     state.invalidate()
-    wrapper = real_wrapper(None)  # vLLM enters the entry first and its capture when that is complete
+    wrapper = captured_graph(complete=False)  # vLLM enters the entry first and its capture when that is complete
     state.build(make_cache(), HEAD_SIZE)
     wrapper.clear_graphs()
 
 
 def test_live_captures_are_counted_on_vllms_own_wrapper() -> None:
-    wrappers = [real_wrapper(captured()), real_wrapper(None), real_wrapper(captured())]
+    wrappers = [captured_graph(), captured_graph(complete=False), captured_graph()]
     assert compat.live_breakable_captures() == 2
     for wrapper in wrappers:
         wrapper.clear_graphs()

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pydantic
 
@@ -39,7 +39,7 @@ class Event(pydantic.BaseModel):
 
     sequence: int
     previous: str
-    time: str
+    time: Annotated[str, pydantic.Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00$")]
     kind: EventKind
     data: dict[str, pydantic.JsonValue]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.demo import writable
-from tests.sealed import build, good_events, phase
+from tests.sealed import build, good_events, phase, restamp
 
 LAGUNA = (sys.executable, "-m", "pytest_laguna.cli")
 SECOND = "checks/test_first.py::test_second"
@@ -176,7 +176,9 @@ def test_a_campaign_nested_without_end_is_void(tmp_path: Path) -> None:
     attempt = build(tmp_path)
     with writable(attempt):
         (attempt / "evidence" / "campaign.toml").write_text("x = " + "[" * 5000 + "]" * 5000)
-    assert laguna("verify", tmp_path / "sealed").returncode == 22
+    restamp(attempt, lambda manifest: manifest)
+    done = laguna("verify", tmp_path / "sealed")
+    assert (done.returncode, "evidence/campaign.toml: nested too deeply to be read" in done.stdout) == (22, True)
 
 
 # The doctor

@@ -238,6 +238,7 @@ def test_a_damaged_journal_names_the_line(tmp_path: Path) -> None:
         "line 3: cut off": [lines[0], lines[1], lines[2][:-1]],
         "line 2: not JSON": [lines[0], lines[1][:-5] + b"\n", lines[2]],
         "line 2: not an event": [lines[0], lines[1].replace(b"test-started", b"test-staged"), lines[2]],
+        "line 3: not an event": [lines[0], lines[1], lines[2].replace(b"+00:00", b"+01:00")],
         "line 2: not in canonical form": [lines[0], lines[1].replace(b"{", b"{ ", 1), lines[2]],
         "line 3: the chain": [lines[0], lines[1].replace(b"a.py::b", b"a.py::c"), lines[2]],
     }

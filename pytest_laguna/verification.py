@@ -209,7 +209,13 @@ class _Attempt:
 
 
 def _attempt_in_place(attempt: _Attempt) -> None:
-    """The attempt is the one that its place in the root says."""
+    """The attempt is the one that its place in the root says, and lies there itself."""
+    for directory in (attempt.directory.parent, attempt.directory):
+        if directory.is_symlink():
+            message = (
+                f"{directory.relative_to(attempt.lane.directory)}: a link; expected a directory of the sealed root"
+            )
+            raise UnusableEvidenceError(message)
     if _missing(attempt.directory / root.ATTEMPT):
         raise NotProvenError("attempt.json: missing; the session ended before its first test")
     stated = (attempt.start.campaign_name, attempt.start.lane, attempt.start.gate, attempt.start.attempt)

@@ -333,6 +333,19 @@ def test_a_link_named_like_a_gate_is_void_wherever_it_lies(tmp_path: Path) -> No
     assert verdicts == {"2 clauses proven": Verdict.PASS, "gate1": Verdict.VOID}
 
 
+@pytest.mark.parametrize("where", ["gate1", "gate1/0001"])
+def test_a_link_on_the_way_to_the_gate_before_is_void(tmp_path: Path, where: str) -> None:
+    receipt = _verify(build(tmp_path)).receipt
+    assert receipt is not None
+    second = build(tmp_path, gate=2, previous=Previous(gate=1, attempt=1, receipt=receipt))
+    lane = second.parent.parent
+    with writable(lane):
+        (lane / where).rename(tmp_path / "elsewhere")
+    (lane / where).symlink_to(tmp_path / "elsewhere")
+    report = verify_gate(lane, 2)
+    assert (report.verdict, f"{where}: a link; expected a directory" in report.reason) == (Verdict.VOID, True)
+
+
 def test_looking_at_a_gate_that_is_a_link_is_refused(tmp_path: Path) -> None:
     attempt = build(tmp_path)
     lane = attempt.parent.parent

@@ -22,8 +22,9 @@ The ratios are of medians over the repeats. ``ratio_forward`` is candidate over 
 alone, which is all that a replay runs; ``ratio_forward_update`` for both. It ends with the seam, where the incumbent's
 ends with canonical aliases, so ``ratio_forward_to_aliases`` and ``ratio_forward_equal_work`` stand beside it, over the
 same incumbent. ``ratio_path`` is what is left of the incumbent's preparation when the candidate's whole path is
-counted, with its method frame, its check, its seam and the two canonicalisation calls that stay in vLLM: 1 - median(stock path -
-candidate path) / incumbent preparation, forward only; ``ratio_path_forward_update`` the same for both methods.
+counted, with its method frame, its check, its seam and the two canonicalisation calls that stay in vLLM:
+1 - median(stock path - candidate path) / incumbent preparation, forward only; ``ratio_path_forward_update`` the same
+for both methods.
 """
 
 from __future__ import annotations

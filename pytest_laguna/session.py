@@ -17,6 +17,7 @@ from pytest_laguna import fixtures, options, verification, watch
 from pytest_laguna.attempt import Attempt, Precondition
 from pytest_laguna.campaign import CampaignError, read_campaign
 from pytest_laguna.evidence import root
+from pytest_laguna.evidence.files import printable
 from pytest_laguna.evidence.schemas import Identity
 from pytest_laguna.identity.record import take_identity
 from pytest_laguna.identity.source import IdentityError, unfrozen_module
@@ -113,6 +114,7 @@ def _telling(line: watch.Line) -> Iterator[None]:
 
 def _check_chain(gate: Gate, project: Path) -> Precondition:
     """Everything that decides whether the gate opens; creates at most the lane's directory, and that for gate 1."""
+    root.check_tree(gate.options.sealed_root, gate.lane_directory)
     identity, record = take_identity(gate.campaign, project)
     previous = find_previous(gate, identity)
     number = gate.options.gate
@@ -341,11 +343,6 @@ def _one_line(report: pytest.TestReport, error: BaseException | None) -> str:
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     name = "" if error is None or isinstance(error, AssertionError) else f"{type(error).__name__}: "
     return _clean(f"{name}{first}"[:500])
-
-
-def printable(text: str) -> str:
-    """Text of one line without what a terminal would obey."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def _clean(text: str) -> str:

@@ -542,6 +542,20 @@ def test_a_root_behind_a_symbolic_link(project: Project) -> None:
     assert list((project.directory / "real").iterdir()) == []
 
 
+@pytest.mark.parametrize("part", ["demo", "demo/cpu", "demo/cpu/gate1"])
+def test_a_link_below_the_root_is_refused(project: Project, part: str) -> None:
+    (project.directory / "elsewhere").mkdir(mode=0o700)
+    link = project.sealed / part
+    link.parent.mkdir(parents=True, mode=0o700)
+    for directory in (project.sealed, *link.parents):
+        if directory.is_relative_to(project.sealed):
+            directory.chmod(0o700)
+    link.symlink_to(project.directory / "elsewhere")
+    result = project.gate(1)
+    assert (result.returncode, f"{part}: " in last_line(result)) == (4, True), result.stderr
+    assert list((project.directory / "elsewhere").iterdir()) == []
+
+
 def test_a_root_with_open_modes(project: Project) -> None:
     project.sealed.mkdir(mode=0o755)
     project.sealed.chmod(0o755)
@@ -575,7 +589,8 @@ def test_a_root_in_a_checkout_must_be_ignored(project: Project) -> None:
 def test_two_sessions_do_not_share_a_lane(project: Project) -> None:
     lane = project.sealed / "demo" / "cpu"
     lane.mkdir(parents=True, mode=0o700)
-    project.sealed.chmod(0o700)
+    for directory in (project.sealed, lane.parent):
+        directory.chmod(0o700)
     descriptor = os.open(lane, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:

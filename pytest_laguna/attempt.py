@@ -9,6 +9,7 @@ import secrets
 from pathlib import Path
 
 from pytest_laguna import verification
+from pytest_laguna.campaign import SIZE_LIMIT
 from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.journal import EventKind, Journal
 from pytest_laguna.evidence.junit import read_junit
@@ -55,7 +56,7 @@ class Attempt:
         self.broken = ""
         record = files.canonical_json(precondition.record)
         files.write_new(self.directory / root.IDENTITY, record)
-        files.write_new(self.directory / root.CAMPAIGN, gate.options.campaign.read_bytes())
+        files.write_new(self.directory / root.CAMPAIGN, files.read_bytes(gate.options.campaign, limit=SIZE_LIMIT))
         self._start = AttemptStart(
             campaign_name=gate.campaign.name,
             lane=gate.lane,

@@ -49,7 +49,10 @@ class _Prove:
         self.directory = attempt.clause_directory(clause)
 
     def __call__(self, statement: str, **observed: JSON) -> None:
-        files.canonical_json(dict(observed))  # what cannot be written must fail in the test that said it
+        # The journal and the analysis put it a few levels deeper.
+        files.canonical_json(
+            dict(observed), nesting=files.NESTING_LIMIT - 10
+        )  # what cannot be written must fail in the test that said it
         self._attempt.append("proof", nodeid=self._nodeid, statement=statement, observed=dict(observed))
 
 

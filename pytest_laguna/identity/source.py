@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import site
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +14,9 @@ from pytest_laguna.evidence.git import git
 from pytest_laguna.verdict import JSON
 
 SOURCE_SUFFIXES = frozenset({".py", ".pyi", ".c", ".h"})
+SETTINGS = ("pyproject.toml", "pytest.toml", "pytest.ini", "tox.ini", "setup.cfg")
+"""Where pytest reads what changes how tests run."""
+
 BINARY_SUFFIXES = frozenset({".so"})
 
 
@@ -62,32 +66,33 @@ def harness_folders(project: Path, nodeids: Iterable[str]) -> set[Path]:
 
 
 def harness_sources(project: Path, nodeids: Iterable[str]) -> dict[str, str]:
-    """The sources that judge: this package, the gates' test files with their neighbours, and the top conftest.
+    """What judges: this package, the gates' test files with their neighbours, the top conftest, pytest's settings.
 
     Args:
         project: pytest's root directory, against which node ids are written.
         nodeids: the node ids of all gates of the campaign.
     """
     own = {path for folder in harness_folders(project, nodeids) for path in folder.glob("*.py")}
-    own |= {path for path in [project / "conftest.py"] if path.exists()}
+    own |= {path for name in ("conftest.py", *SETTINGS) if (path := project / name).exists()}
     return package_files("pytest_laguna", SOURCE_SUFFIXES) | {
         path.relative_to(project).as_posix(): files.sha256_file(path.resolve()) for path in sorted(own)
     }
 
 
 def unfrozen_module(project: Path, candidate: str, nodeids: Iterable[str]) -> str | None:
-    """A module that this process loaded from the project although no digest covers it; None when there is none.
+    """A module that this process loaded although no digest covers it; None when there is none.
 
-    What is installed is identified by its distribution; what lies in the project's own folders is identified by file.
+    What is installed is identified by its distribution; everything else must be one of the files that are hashed.
     """
     covered = harness_folders(project, nodeids)
     packages = [package_directory(candidate), package_directory("pytest_laguna")]
+    installed = [Path(prefix) for prefix in (sys.prefix, sys.base_prefix)] + [Path(site.getusersitepackages())]
     for name, module in sorted(sys.modules.items()):
         file = Path(getattr(module, "__file__", None) or "")
-        if not file.is_relative_to(project) or file.is_relative_to(sys.prefix) or file == project / "conftest.py":
+        if not file.is_absolute() or not file.exists() or file == project / "conftest.py" or file.parent in covered:
             continue
-        if file.parent not in covered and not any(file.is_relative_to(package) for package in packages):
-            return f"{name} ({file.relative_to(project)})"
+        if not any(file.is_relative_to(place) for place in (*packages, *installed)):
+            return f"{name} ({file.relative_to(project) if file.is_relative_to(project) else file})"
     return None
 
 

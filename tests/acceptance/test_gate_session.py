@@ -531,6 +531,22 @@ def test_a_helper_that_no_digest_covers_is_refused(project: Project) -> None:
     assert (result.returncode, "no digest covers it" in last_line(result)) == (4, True)
 
 
+def test_a_helper_from_elsewhere_is_refused(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "outside.py").write_text("")
+    project.tests(second="import outside; " + PROVES)
+    result = project.gate(1, PYTHONPATH=f"{project.directory}:{elsewhere}")
+    assert (result.returncode, "outside.py) was loaded by a test" in result.stdout) == (22, True), result.stdout
+
+
+def test_gate_2_refuses_other_settings_of_pytest(project: Project) -> None:
+    assert project.gate(1).returncode == 0
+    with (project.directory / "pyproject.toml").open("a") as stream:
+        stream.write('usefixtures = ["x"]\n')
+    result = project.gate(2)
+    assert (result.returncode, "the harness has changed since gate 1 passed" in last_line(result)) == (4, True)
+
+
 # The sealed root
 
 

@@ -134,8 +134,9 @@ class DoctorReport(Schema):
                 engine = report.engine
                 lines.append(f"  Python {engine.python}, torch {engine.torch}, vLLM {engine.vllm} on {engine.device}")
             lines += _mending(report.problems)
-        lines.append("leases:" if self.leases else "leases: none")
-        lines += [f"  {lease.identity}: {lease.state}: {lease.record}" for lease in self.leases]
+        current = [lease for lease in self.leases if lease.state != "released"]
+        lines.append("leases:" if current else "leases: none")
+        lines += [f"  {lease.identity}: {lease.state}: {lease.record}" for lease in current]
         lines += _mending(self.problems)
         return "".join(f"{line}\n" for line in lines)
 

@@ -146,6 +146,7 @@ def test_leases_are_shown_as_what_they_are(place: Path) -> None:
     assert problem.found == "card cpu-slot-1 is quarantined: its last owner did not release it"
     assert f"  - {problem.found}\n    mend: start a gate on it: it ends what bears token " in report.to_text()
     assert "  cpu-slot-1: stale: quarantined (process 7 survives) by process " in report.to_text()
+    assert "cpu-slot-0" not in report.to_text(), "what was given back is no news"
     held.release()
 
 

@@ -13,7 +13,6 @@ import pydantic
 from pytest_laguna.evidence import files
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
-SCHEMA = "pytest-laguna-campaign-v1"
 SIZE_LIMIT = 1024 * 1024
 
 Lane = Literal["cpu", "cuda", "xpu"]

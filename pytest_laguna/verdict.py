@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts, proofs and exit codes: the one value from which exit code, JSON, text and JUnit are made."""
+"""Verdicts and exit codes: the one value from which exit code, JSON, text and JUnit are made."""
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
@@ -62,18 +61,3 @@ class MeasuredNegativeError(Exception):
 
 class NotProvenError(Exception):
     """Raised where something that a proof needs is missing: the clause, and with it the gate, is NOT_PROVEN."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Proof:
-    """What a clause of the campaign rests on.
-
-    Attributes:
-        clause: the id given to ``@pytest.mark.clause``.
-        statement: one line: what has been shown.
-        observed: the observations behind the statement, JSON values only.
-    """
-
-    clause: str
-    statement: str
-    observed: Mapping[str, JSON] = dataclasses.field(default_factory=dict)

@@ -247,7 +247,9 @@ class GateSession:
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
         """After everybody else: derive the verdict, seal, set the exit code."""
         yield
-        if self._attempt is None:
+        if self._attempt is None:  # refused after the cards were leased: nothing has run on them
+            if fixtures.CARDS in self._config.stash:
+                self._config.stash[fixtures.CARDS].give_back()
             return
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on an interrupt could only lose evidence
         for verdict, reason in self._problems():

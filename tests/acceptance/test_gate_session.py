@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.evidence.junit import read_junit
+from pytest_laguna.machine import leases
 from pytest_laguna.verdict import Verdict
 from tests.demo import CAMPAIGN, CARD, PROVES, Project, last_line, writable
 
@@ -414,6 +415,23 @@ def test_a_card_has_one_lease(project: Project, tmp_path_factory: pytest.TempPat
     assert (result.returncode, "is busy: leased" in last_line(result)) == (4, True), result.stderr
     assert holder.wait(timeout=60) == 0
     assert other.gate(2).returncode == 0
+
+
+def test_a_gate_refused_after_its_cards_were_leased_gives_them_back(project: Project) -> None:
+    (project.directory / "checks" / "conftest.py").write_text(
+        "def pytest_itemcollected(item): item.own_markers.clear()"
+    )
+    project.tests(first=PROVES)
+    result = project.gate(1)
+    assert (result.returncode, "expected one mark gate(1)" in last_line(result)) == (4, True)
+    (project.directory / "checks" / "conftest.py").write_text(
+        "def pytest_itemcollected(item):\n    if item.name == 'test_only': item.own_markers.clear()\n"
+    )
+    assert project.gate(1).returncode == 0
+    result = project.gate(2)
+    assert (result.returncode, "expected one mark gate(2)" in last_line(result)) == (4, True)
+    [state] = [state for state in leases.states() if state.record.identity == f"cpu-slot-{CARD}"]
+    assert (state.held, state.record.state) == (False, "released")
 
 
 def test_an_unknown_card_is_refused_with_the_list(project: Project) -> None:

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exact diagnostic: what a campaign expects of it, where its evidence lies, and what the analysis made of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Final, Literal, TypeAlias
+
+import pydantic
+
+from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.evidence.host import HostLimits
+from pytest_laguna.evidence.idle import IdleRequirement
+from pytest_laguna.evidence.replay_profile import SegmentKind, order_sha256
+from pytest_laguna.evidence.schemas import Schema, Sha256
+from pytest_laguna.verdict import Verdict
+
+Decides: TypeAlias = Literal["exactness", "exactness+timing"]
+Finite = Annotated[float, pydantic.Field(allow_inf_nan=False)]
+
+DIRECTORY = "diagnostic"
+"""Below the attempt's ``evidence``. Its files:
+
+    plan.json  target-config.json  draft-config.json  identity.json  idle-before.json  idle-after.json  analysis.json
+    packets/<position of the card in the lease>/{request,record,process,idle,host}.json
+    arms/<arm>/{request,record,process,idle,host}.json
+    arms/<arm>/profile/rank<rank>.json, where the arm is profiled
+
+A packet or an arm that left no record has ``failure.json`` in its place: ``{"reason": <one line>}``.
+"""
+
+NOTICE: Final = "diagnostic only: neither benchmark nor submission evidence"
+
+
+class Topology(Schema):
+    """The segments of the target's breakable graph, in replay order, the same on every rank."""
+
+    kinds: Annotated[list[SegmentKind], pydantic.Field(min_length=1)]
+
+    @property
+    def graphs(self) -> int:
+        """Graph segments."""
+        return self.kinds.count("graph")
+
+    @property
+    def breaks(self) -> int:
+        """Eager segments."""
+        return len(self.kinds) - self.graphs
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Segments by kind."""
+        return dict(Counter(self.kinds))
+
+    @property
+    def order_sha256(self) -> str:
+        """Digest of the order."""
+        return order_sha256(self.kinds)
+
+
+class DiagnosticPlan(Schema):
+    """What the campaign, the cards and the models' configuration files say before anything runs.
+
+    Attributes:
+        lane: where it runs.
+        cards: the identities of the leased cards, in rank order.
+        flag: the environment variable that is the sole treatment.
+        validator: which implementation of the candidate's contract runs.
+        completion_tokens: of each arm's one generation.
+        draft_tokens: speculative tokens a cycle in every arm with a draft.
+        samples: replays that each rank of both graph arms profiles.
+        decides: whether the timing rules decide, or are reported only.
+        identical: the pairs of arms whose tokens and text must be equal bit for bit; every other pair is reported.
+        acceptance_rate_difference: the most by which accepted / proposed may differ between speculating arms.
+        accepted_per_cycle: the least of it in every speculating arm: a draft that is never accepted bounds nothing.
+        topology: of the target's graph.
+        target_layers: attention layers of the target, each with one forward preparation a replay.
+        queries: lengths that a parity packet verifies.
+        idle: of the cards before and after the lease.
+        host: around each arm.
+    """
+
+    file_schema: Annotated[Literal["pytest-laguna-diagnostic-plan-v1"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-diagnostic-plan-v1"
+    )
+    lane: Literal["cpu", "cuda", "xpu"]
+    cards: Annotated[list[str], pydantic.Field(min_length=1)]
+    flag: str
+    validator: Literal["native", "python"]
+    completion_tokens: pydantic.PositiveInt
+    draft_tokens: pydantic.PositiveInt
+    samples: pydantic.PositiveInt
+    decides: Decides
+    identical: list[tuple[Arm, Arm]]
+    acceptance_rate_difference: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+    accepted_per_cycle: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+    topology: Topology
+    target_layers: pydantic.PositiveInt
+    queries: list[pydantic.PositiveInt]
+    idle: IdleRequirement
+    host: HostLimits
+
+    @property
+    def ranks(self) -> int:
+        """Tensor parallel size: one rank a card."""
+        return len(self.cards)
+
+
+class RuleResult(Schema):
+    """What one rule came to.
+
+    Attributes:
+        verdict: PASS when nothing speaks against it; None when it is reported only, or the lane cannot exercise it.
+        reason: one line that names arm, rank and fact; for PASS empty.
+    """
+
+    verdict: Verdict | None
+    reason: str
+
+
+class Distribution(Schema):
+    """A quantity over the samples, in nanoseconds: each is the maximum over the ranks, and percentiles are linear."""
+
+    minimum: Finite
+    p10: Finite
+    median: Finite
+    p90: Finite
+    maximum: Finite
+
+
+class Comparison(Schema):
+    """One timing gate.
+
+    Attributes:
+        control: the gated figure of the control, in nanoseconds.
+        candidate: of the candidate.
+        saving: control - candidate.
+        passed: whether the published rule holds.
+        interval: of the saving, 95 %; None where there is one sample an arm.
+        detectable: the smallest saving that these samples could have told from nothing; None likewise.
+    """
+
+    control: Finite
+    candidate: Finite
+    saving: Finite
+    passed: bool
+    interval: tuple[Finite, Finite] | None
+    detectable: Finite | None
+
+
+class Diagnosis(Schema):
+    """``diagnostic/analysis.json``: a pure function of the files beside it.
+
+    Attributes:
+        clauses: by the campaign's clause, what each of its rules came to.
+        timing: the six published timing gates by name; None when the profiles cannot be compared.
+        distributions: by arm and quantity.
+        published: what the published rules say, whether or not they decide here; None without timing.
+        plan_sha256: digest of ``plan.json``.
+    """
+
+    file_schema: Annotated[Literal["pytest-laguna-diagnosis-v1"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-diagnosis-v1"
+    )
+    notice: Literal["diagnostic only: neither benchmark nor submission evidence"] = NOTICE
+    plan_sha256: Sha256
+    decides: Decides
+    clauses: dict[str, dict[str, RuleResult]]
+    timing: dict[str, Comparison] | None
+    distributions: dict[str, dict[str, Distribution]]
+    published: Literal["diagnostic_pass", "exact_timing_stop"] | None

@@ -63,7 +63,10 @@ def tokenizer_json() -> dict[str, Any]:
 
 
 def tokenizer_config() -> dict[str, Any]:
-    """``tokenizer_config.json``, with a chat template of one turn after another."""
+    """``tokenizer_config.json``, whose chat template is the turns' text and nothing else: the model goes on from there.
+
+    Settings that a chat's client passes on to the template, such as ``enable_thinking``, change nothing.
+    """
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "pad_token": "<pad>",
@@ -72,9 +75,5 @@ def tokenizer_config() -> dict[str, Any]:
         "additional_special_tokens": list(SPECIAL_TOKENS[3:]),
         "clean_up_tokenization_spaces": False,
         "model_max_length": 2048,
-        "chat_template": (
-            "{{ bos_token }}{% for message in messages %}"
-            "<{{ 'assistant' if message.role == 'assistant' else 'user' }}>{{ message.content }}"
-            "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
-        ),
+        "chat_template": "{% for message in messages %}{{ message.content }}{% endfor %}",
     }

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
 
+from pytest_laguna.analysis.findings import Finding, gravest
 from pytest_laguna.evidence.journal import Event
 from pytest_laguna.evidence.schemas import Analysis, ClauseProof, ClauseResult, Phase, parse_model
 from pytest_laguna.verdict import Verdict, worst
-
-Finding: TypeAlias = tuple[Verdict, str]
 
 PHASES = ("setup", "call", "teardown")
 
@@ -107,12 +105,18 @@ def session_ended_well(events: Sequence[Event]) -> Finding | None:
 
 
 def no_problem(events: Sequence[Event]) -> Finding | None:
-    """Rule ``no-problem``: what the session itself found wrong; VOID unless it says that a contract was broken."""
-    for event in events:
-        if event.kind == "problem":
-            broken = event.data.get("verdict") == Verdict.FAIL
-            return Verdict.FAIL if broken else Verdict.VOID, str(event.data.get("reason"))
-    return None
+    """Rule ``no-problem``: what the session itself found wrong; VOID unless it says that it is something else."""
+    return gravest([
+        (_PROBLEM_VERDICT.get(event.data.get("verdict"), Verdict.VOID), str(event.data.get("reason")))
+        for event in events
+        if event.kind == "problem"
+    ])
+
+
+_PROBLEM_VERDICT: Mapping[object, Verdict] = {
+    Verdict.FAIL.value: Verdict.FAIL,
+    Verdict.NOT_PROVEN.value: Verdict.NOT_PROVEN,
+}
 
 
 def nothing_else_ran(events: Sequence[Event], nodeids: frozenset[str]) -> Finding | None:
@@ -130,15 +134,19 @@ SESSION_RULES: Mapping[str, Callable[[Sequence[Event]], Finding | None]] = {
 }
 
 
-def judge(clauses: Sequence[tuple[str, str]], events: Sequence[Event]) -> Analysis:
+def judge(
+    clauses: Sequence[tuple[str, str]], events: Sequence[Event], of_machine: Sequence[Finding] = ()
+) -> Analysis:
     """The verdict object of a session.
 
     Args:
         clauses: the frozen clause ids and node ids, in order.
         events: the journal.
+        of_machine: what ``analysis.lease`` found in the looks at the cards and at the host, and in the ends of
+            processes.
 
     Returns:
-        Each clause with its verdict, and the gate's: the worst of them and of the session's own rules.
+        Each clause with its verdict, and the gate's: the worst of them, of the session's own rules and of the machine's.
 
     Raises:
         UnusableEvidenceError: an event does not have the fields of its kind.
@@ -146,7 +154,7 @@ def judge(clauses: Sequence[tuple[str, str]], events: Sequence[Event]) -> Analys
     results = [_judge_clause(_observe(clause, nodeid, events)) for clause, nodeid in clauses]
     findings = [rule(events) for rule in SESSION_RULES.values()]
     findings.append(nothing_else_ran(events, frozenset(nodeid for _, nodeid in clauses)))
-    of_session = [finding for finding in findings if finding is not None]
+    of_session = [finding for finding in findings if finding is not None] + list(of_machine)
     of_clauses = [(result.verdict, f"{result.clause}: {result.reason}") for result in results]
     verdict = worst(verdict for verdict, _ in of_session + of_clauses)
     reason = next((text for found, text in of_session + of_clauses if found is verdict), "the gate has no clause")

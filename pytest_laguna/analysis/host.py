@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from pytest_laguna.analysis.findings import Finding, decide
 from pytest_laguna.evidence.host import HostAudit, HostLimits
-from pytest_laguna.verdict import Verdict, worst
+from pytest_laguna.verdict import Verdict
 
-Finding: TypeAlias = tuple[Verdict, str]
 Rule: TypeAlias = Callable[[HostAudit, HostLimits], Finding | None]
 
 
@@ -115,8 +115,4 @@ def judge_host(audit: HostAudit, limits: HostLimits) -> Finding:
         The worst verdict of all rules with the reason of the first that found it; a reason begins with the rule's id.
     """
     found = {name: rule(audit, limits) for name, rule in HOST_RULES.items()}
-    against = [(finding[0], f"{name}: {finding[1]}") for name, finding in found.items() if finding is not None]
-    if not against:
-        return Verdict.PASS, f"the host stayed within its limits for {audit.difference.seconds} s"
-    verdict = worst(verdict for verdict, _ in against)
-    return next(finding for finding in against if finding[0] is verdict)
+    return decide(found, f"the host stayed within its limits for {audit.difference.seconds} s")

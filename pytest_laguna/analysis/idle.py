@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
+from pytest_laguna.analysis.findings import Finding, decide
 from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, SeenProcess, Snapshot, seconds_between
 from pytest_laguna.evidence.xpu_smi import PROGRAM
-from pytest_laguna.verdict import Verdict, worst
+from pytest_laguna.verdict import Verdict
 
-Finding: TypeAlias = tuple[Verdict, str]
 Rule: TypeAlias = Callable[[IdleRecord, IdleRequirement], Finding | None]
 
 
@@ -190,8 +190,4 @@ def judge_idle(record: IdleRecord, requirement: IdleRequirement) -> Finding:
         UnusableEvidenceError: the management tool's output is not exactly of its form.
     """
     found = {name: rule(record, requirement) for name, rule in IDLE_RULES.items()}
-    against = [(finding[0], f"{name}: {finding[1]}") for name, finding in found.items() if finding is not None]
-    if not against:
-        return Verdict.PASS, f"{len(record.cards)} cards idle {record.phase} the lease in {len(record.snapshots)} looks"
-    verdict = worst(verdict for verdict, _ in against)
-    return next(finding for finding in against if finding[0] is verdict)
+    return decide(found, f"{len(record.cards)} cards idle {record.phase} the lease in {len(record.snapshots)} looks")

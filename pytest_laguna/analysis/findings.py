@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What rules find, and what several of them come to together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from pytest_laguna.verdict import Verdict, worst
+
+Finding: TypeAlias = tuple[Verdict, str]
+"""The verdict that a rule gives and the reason, one line."""
+
+
+def decide(found: Mapping[str, Finding | None], good: str) -> Finding:
+    """The worst verdict that any rule found, with the reason of the first that found it.
+
+    Args:
+        found: by rule what it found; None where it has nothing to say against the evidence.
+        good: what is said where no rule found anything.
+
+    Returns:
+        A reason that begins with the rule's id; with ``good`` the verdict is PASS.
+    """
+    against = [(finding[0], f"{name}: {finding[1]}") for name, finding in found.items() if finding is not None]
+    return gravest(against) or (Verdict.PASS, good)
+
+
+def gravest(findings: Sequence[Finding]) -> Finding | None:
+    """The first of the findings with the worst verdict; None when there are none."""
+    if not findings:
+        return None
+    verdict = worst(verdict for verdict, _ in findings)
+    return next(finding for finding in findings if finding[0] is verdict)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the record of a supervised process to a verdict.
+
+What it left running is a broken contract (FAIL). How it ended otherwise says nothing about the optimisation: the evidence
+is unusable (VOID), or, where nobody knows how it ended, nothing is proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pytest_laguna.analysis.findings import Finding, decide
+from pytest_laguna.evidence.process_record import ProcessRecord, Reason
+from pytest_laguna.verdict import Verdict
+
+
+def nothing_left(process: ProcessRecord) -> Finding | None:
+    """Rule ``nothing-left``: nothing was alive below it when it had ended, and nothing survived SIGKILL."""
+    if process.leftovers:
+        return Verdict.FAIL, f"left behind: {process.leftovers[0]}"
+    if process.survivors:
+        return Verdict.FAIL, f"survived SIGKILL: {process.survivors[0]}"
+    return None
+
+
+def supervised_throughout(process: ProcessRecord) -> Finding | None:
+    """Rule ``supervised-throughout``: the supervisor and the controller outlived it."""
+    if process.reason in {Reason.SUPERVISOR_LOST, Reason.OWNER_GONE}:
+        return Verdict.VOID, f"{process.reason}: nobody watched it to its end"
+    return None
+
+
+def proven_empty(process: ProcessRecord) -> Finding | None:
+    """Rule ``proven-empty``: the kernel said that nothing is left below its supervisor."""
+    if not process.proven_empty:
+        return Verdict.NOT_PROVEN, "whether all of it has ended is not proven"
+    return None
+
+
+def ended_by_itself(process: ProcessRecord) -> Finding | None:
+    """Rule ``ended-by-itself``: it ended with exit code 0, within its deadline and its memory."""
+    if process.reason is not Reason.EXITED or process.exit_code != 0:
+        return Verdict.VOID, str(process)
+    return None
+
+
+CLEANLINESS: Mapping[str, Callable[[ProcessRecord], Finding | None]] = {
+    "nothing-left": nothing_left,
+    "supervised-throughout": supervised_throughout,
+    "proven-empty": proven_empty,
+}
+"""What must hold for everything that a gate runs, whatever the run was for."""
+
+PROCESS_RULES: Mapping[str, Callable[[ProcessRecord], Finding | None]] = {
+    **CLEANLINESS,
+    "ended-by-itself": ended_by_itself,
+}
+"""What must hold for an arm, a packet or a leg besides."""
+
+
+def judge_cleanliness(process: ProcessRecord) -> Finding:
+    """Whether a process and everything below it is gone, with a reason that begins with the rule's id."""
+    found = {name: rule(process) for name, rule in CLEANLINESS.items()}
+    return decide(found, "nothing left")
+
+
+def judge_process(process: ProcessRecord) -> Finding:
+    """Whether a process ended as a run that counts must, with a reason that begins with the rule's id."""
+    found = {name: rule(process) for name, rule in PROCESS_RULES.items()}
+    return decide(found, "ended by itself and left nothing")

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One changed fact of a good process record for each rule, and the verdict that it flips."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_laguna.analysis.process import CLEANLINESS, PROCESS_RULES, judge_cleanliness, judge_process
+from pytest_laguna.evidence.process_record import FoundProcess, ProcessRecord, Reason
+from pytest_laguna.verdict import Verdict
+
+GOOD = ProcessRecord(
+    reason=Reason.EXITED,
+    wait_status=0,
+    last_signal=None,
+    wall_seconds=1.5,
+    peak_memory_bytes=1 << 20,
+    leftovers=[],
+    survivors=[],
+    proven_empty=True,
+    last_journal_line=None,
+)
+FOUND = FoundProcess(pid=7, command="sleep 300", start_ticks=11)
+
+MUTANTS: list[tuple[str, dict[str, Any], Verdict, str]] = [
+    ("nothing-left", {"leftovers": [FOUND]}, Verdict.FAIL, "left behind: pid 7, started at tick 11: sleep 300"),
+    ("nothing-left", {"survivors": [FOUND]}, Verdict.FAIL, "survived SIGKILL: pid 7, started at tick 11: sleep 300"),
+    ("supervised-throughout", {"reason": Reason.SUPERVISOR_LOST}, Verdict.VOID, "supervisor-lost: nobody"),
+    ("supervised-throughout", {"reason": Reason.OWNER_GONE}, Verdict.VOID, "owner-gone: nobody"),
+    ("proven-empty", {"proven_empty": False}, Verdict.NOT_PROVEN, "whether all of it has ended is not proven"),
+    ("ended-by-itself", {"wait_status": 256}, Verdict.VOID, "exited, exit code 1 after 1.5 s"),
+    ("ended-by-itself", {"wait_status": 9}, Verdict.VOID, "exited, SIGKILL after 1.5 s"),
+    ("ended-by-itself", {"wait_status": None}, Verdict.VOID, "exited, exit unknown after 1.5 s"),
+    ("ended-by-itself", {"reason": Reason.DEADLINE}, Verdict.VOID, "deadline, exit code 0 after 1.5 s"),
+    ("ended-by-itself", {"reason": Reason.MEMORY}, Verdict.VOID, "memory, exit code 0 after 1.5 s"),
+    ("ended-by-itself", {"reason": Reason.STOPPED}, Verdict.VOID, "stopped, exit code 0 after 1.5 s"),
+]
+
+
+def test_the_good_record_passes() -> None:
+    assert judge_process(GOOD) == (Verdict.PASS, "ended by itself and left nothing")
+    assert judge_cleanliness(GOOD) == (Verdict.PASS, "nothing left")
+
+
+@pytest.mark.parametrize(("rule", "changed", "verdict", "reason"), MUTANTS)
+def test_one_fact_flips_the_verdict(rule: str, changed: dict[str, Any], verdict: Verdict, reason: str) -> None:
+    found = judge_process(GOOD.model_copy(update=changed))
+    assert found[0] is verdict
+    assert found[1].startswith(f"{rule}: {reason}")
+    cleanliness = judge_cleanliness(GOOD.model_copy(update=changed))
+    assert (cleanliness[0] is Verdict.PASS) == (rule not in CLEANLINESS)
+
+
+def test_every_rule_has_a_mutant() -> None:
+    assert {rule for rule, *_ in MUTANTS} == set(PROCESS_RULES)

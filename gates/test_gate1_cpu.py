@@ -662,6 +662,7 @@ class EngineRun:
             tensor_parallel_size=1,
             collective_breaks=False,
             planted=planted,
+            profile_samples=0,
         )
         return self.run.arm(request, self.directory / f"{arm}-{planted}", interpreter=INTERPRETER)
 

@@ -21,6 +21,9 @@ Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 DRAFT_TOKENS = 7
 """Speculative tokens of every arm with a draft; a verification is one wider. Source: the preregistration, M=8."""
 
+MOST_PROFILE_SAMPLES = 512
+"""No arm replays more often: this is how many tokens its model can hold, and a replay yields at least one."""
+
 
 class Arm(enum.StrEnum):
     """The four arms of the exact diagnostic. Source: the preregistration, Gate 2."""
@@ -77,13 +80,15 @@ class ArmRequest(Schema):
         tensor_parallel_size: ranks.
         collective_breaks: whether each all-reduce is a break of its own.
         planted: a defect to plant; only the candidate arm can carry one.
+        profile_samples: replays of the target's graph that each rank times; 0 for no profile. Only arms with graphs
+            can have one.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-arm-request-v1"], pydantic.Field(alias="schema")] = (
         "pytest-laguna-arm-request-v1"
     )
     arm: Arm
-    lane: Literal["cpu"]
+    lane: Literal["cpu", "cuda", "xpu"]
     target: str
     draft: str | None
     prompt: Annotated[str, pydantic.Field(min_length=1)]
@@ -91,6 +96,7 @@ class ArmRequest(Schema):
     tensor_parallel_size: PositiveCount
     collective_breaks: bool
     planted: Planted
+    profile_samples: Annotated[int, pydantic.Field(ge=0, le=MOST_PROFILE_SAMPLES)]
 
     @pydantic.model_validator(mode="after")
     def _coherent(self) -> Self:
@@ -99,6 +105,9 @@ class ArmRequest(Schema):
             raise ValueError(message)
         if self.planted is not Planted.NONE and self.arm is not Arm.GRAPH_CANDIDATE:
             message = f"arm {self.arm} with planted {self.planted}: only graph-candidate runs the code it is planted in"
+            raise ValueError(message)
+        if self.profile_samples and not self.arm.graphs:
+            message = f"arm {self.arm} with {self.profile_samples} profile samples: it has no graph to replay"
             raise ValueError(message)
         return self
 
@@ -145,12 +154,13 @@ class AttentionDigest(Schema):
     Attributes:
         sha256: over the bytes of the real rows of every output, in the order of the calls.
         calls: how many outputs went into it.
-        layers: how many layers of the target were watched.
+        layers: how many layers of the target were watched; 0 where watching never began, because a profile did not
+            get its samples.
     """
 
     sha256: Sha256
-    calls: PositiveCount
-    layers: PositiveCount
+    calls: Count
+    layers: Count
 
 
 class KernelViews(Schema):
@@ -165,6 +175,72 @@ class KernelViews(Schema):
     calls: PositiveCount
     same_objects: PositiveCount
     geometries: PositiveCount
+
+
+class KernelSignatures(Schema):
+    """With what arguments the attention kernel was called for one target layer.
+
+    A signature holds each argument by its name: of a tensor the shape, strides, data type, storage offset and kind of
+    device, of anything else its value. Addresses are not in it; they differ from process to process.
+
+    Attributes:
+        calls: of the kernel.
+        distinct: different signatures among them.
+        sha256: over all of them, in the order of the calls.
+    """
+
+    calls: PositiveCount
+    distinct: PositiveCount
+    sha256: Sha256
+
+
+class RankProcess(Schema):
+    """The process that a rank ran in.
+
+    Attributes:
+        pid: its number.
+        start_ticks: when it was started, in clock ticks since the machine was; with ``pid`` it is never used again.
+    """
+
+    pid: PositiveCount
+    start_ticks: Count
+
+
+class MappedFile(Schema):
+    """A file of which a process had a part mapped as executable.
+
+    Attributes:
+        path: as the kernel tells it.
+        device: its file system's number, as ``stat`` gives it.
+        inode: its number there.
+        size: in bytes; None where the path no longer leads to that file.
+    """
+
+    path: str
+    device: Count
+    inode: Count
+    size: Count | None
+
+
+class ProfileReport(Schema):
+    """What became of a rank's replay profile.
+
+    Attributes:
+        samples: how many replays it was to have.
+        taken: how many it had when the generation was over.
+        sha256: digest of ``rank<rank>.json``; None where it was never written, for want of replays.
+    """
+
+    samples: PositiveCount
+    taken: Count
+    sha256: Sha256 | None
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.taken > self.samples or (self.sha256 is not None) != (self.taken == self.samples):
+            message = f"{self.taken} of {self.samples} samples with file {self.sha256}: written with the last, or never"
+            raise ValueError(message)
+        return self
 
 
 class CapturedGraph(Schema):
@@ -190,20 +266,38 @@ class CapturedGraph(Schema):
 class RankReport(Schema):
     """What one rank says of itself after the generation.
 
+    Watching (``attention``, ``kernel_views``, ``kernel_signatures``, ``allocations``) begins with the generation, or
+    after the last profiled replay: it must not disturb what is timed.
+
     Attributes:
-        rank: its number.
+        rank: its number among all ranks.
+        world_size: how many there are, as its process group has it.
+        tensor_parallel_rank: its number among those that share each layer.
+        process: which process it is.
         model_runner: qualified class name.
         graphs: every capture it holds.
-        attention: digest over the target's attention outputs during the generation.
-        kernel_views: what the kernel was handed meanwhile, by target layer.
+        attention: digest over the target's attention outputs.
+        kernel_views: what the kernel was handed of the cache, by target layer.
+        kernel_signatures: with what arguments it was called, by target layer.
+        allocations: made in each of the first watched replays of the target's graph, in their order: of the device's
+            allocator, and on a CPU of operations that returned new memory. Empty without graphs.
+        profile: None where none was asked for.
+        mapped: every file mapped as executable when the generation was over, in the order of their paths.
         candidate: the candidate's own proof: the classes that serve attention, and what became of each layer's views.
     """
 
     rank: Count
+    world_size: PositiveCount
+    tensor_parallel_rank: Count
+    process: RankProcess
     model_runner: str
     graphs: list[CapturedGraph]
     attention: AttentionDigest
     kernel_views: dict[str, KernelViews]
+    kernel_signatures: dict[str, KernelSignatures]
+    allocations: list[Count]
+    profile: ProfileReport | None
+    mapped: Annotated[list[MappedFile], pydantic.Field(min_length=1)]
     candidate: dict[str, pydantic.JsonValue]
 
 
@@ -257,7 +351,21 @@ class ArmRecord(Schema):
         if (self.acceptance is not None) != self.request.arm.speculates:
             message = f"acceptance {self.acceptance} in arm {self.request.arm}: every arm but q1 has one, and q1 none"
             raise ValueError(message)
+        for report in self.ranks:
+            self._require_of_request(report)
+        if len({report.process.pid for report in self.ranks}) != len(self.ranks):
+            raise ValueError("two ranks in one process: expected one process a rank")
         return self
+
+    def _require_of_request(self, report: RankReport) -> None:
+        place = (report.world_size, report.tensor_parallel_rank)
+        if place != (self.request.tensor_parallel_size, report.rank):
+            message = f"rank {report.rank}: world size and tensor parallel rank {place}: expected those of the request"
+            raise ValueError(message)
+        samples = report.profile.samples if report.profile else 0
+        if samples != self.request.profile_samples:
+            message = f"rank {report.rank}: a profile of {samples} samples, asked for {self.request.profile_samples}"
+            raise ValueError(message)
 
 
 def token_digest(token_ids: Sequence[int]) -> str:

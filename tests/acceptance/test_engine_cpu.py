@@ -39,6 +39,7 @@ def request(pair: launch.TinyPair, arm: Arm, planted: Planted = Planted.NONE) ->
         tensor_parallel_size=1,
         collective_breaks=False,
         planted=planted,
+        profile_samples=0,
     )
 
 

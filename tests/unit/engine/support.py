@@ -12,8 +12,11 @@ from pytest_laguna.evidence.arm_record import (
     ArmRequest,
     AttentionDigest,
     CapturedGraph,
+    KernelSignatures,
     KernelViews,
+    MappedFile,
     Planted,
+    RankProcess,
     RankReport,
     token_digest,
 )
@@ -32,12 +35,13 @@ def request(**changes: Any) -> ArmRequest:
         "tensor_parallel_size": 1,
         "collective_breaks": False,
         "planted": Planted.NONE,
+        "profile_samples": 0,
     }
     return ArmRequest(**(values | changes))
 
 
-def record(**changes: Any) -> ArmRecord:
-    tokens = [5, 6, 7]
+def rank_report(**changes: Any) -> RankReport:
+    layer = "model.layers.0.self_attn.attn"
     graph = CapturedGraph(
         model="target",
         descriptor="8 tokens",
@@ -46,14 +50,26 @@ def record(**changes: Any) -> ArmRecord:
         kinds={"graph": 2, "attention": 1},
         order_sha256=DIGEST,
     )
-    rank = RankReport(
-        rank=0,
-        model_runner="vllm.Runner",
-        graphs=[graph],
-        attention=AttentionDigest(sha256=DIGEST, calls=2, layers=1),
-        kernel_views={"model.layers.0.self_attn.attn": KernelViews(calls=2, same_objects=1, geometries=1)},
-        candidate={"flag": False},
-    )
+    values: dict[str, Any] = {
+        "rank": 0,
+        "world_size": 1,
+        "tensor_parallel_rank": 0,
+        "process": RankProcess(pid=7, start_ticks=100),
+        "model_runner": "vllm.Runner",
+        "graphs": [graph],
+        "attention": AttentionDigest(sha256=DIGEST, calls=2, layers=1),
+        "kernel_views": {layer: KernelViews(calls=2, same_objects=1, geometries=1)},
+        "kernel_signatures": {layer: KernelSignatures(calls=2, distinct=1, sha256=DIGEST)},
+        "allocations": [3, 3],
+        "profile": None,
+        "mapped": [MappedFile(path="/usr/bin/python3", device=1, inode=2, size=3)],
+        "candidate": {"flag": False},
+    }
+    return RankReport(**(values | changes))
+
+
+def record(**changes: Any) -> ArmRecord:
+    tokens = [5, 6, 7]
     values: dict[str, Any] = {
         "request": request(),
         "token_ids": tokens,
@@ -66,7 +82,7 @@ def record(**changes: Any) -> ArmRecord:
         "generation_seconds": 0.5,
         "start_seconds": 9.5,
         "acceptance": Acceptance(drafts=1, draft_tokens=7, accepted=2, accepted_per_position=[1, 1, 0, 0, 0, 0, 0]),
-        "ranks": [rank],
+        "ranks": [rank_report()],
         "versions": {"torch": "2"},
         "configuration": {"arguments": {"seed": 1}},
         "environment": {"LAGUNA_LANE": "cpu"},

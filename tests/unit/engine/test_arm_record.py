@@ -13,7 +13,18 @@ import pydantic
 import pytest
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import Acceptance, Arm, ArmRecord, ArmRequest, Planted, token_digest
+from pytest_laguna.evidence.arm_record import (
+    MOST_PROFILE_SAMPLES,
+    Acceptance,
+    Arm,
+    ArmRecord,
+    ArmRequest,
+    Planted,
+    ProfileReport,
+    RankProcess,
+    RankReport,
+    token_digest,
+)
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import UnusableEvidenceError
 from tests.unit.engine import support
@@ -41,6 +52,9 @@ def test_the_four_arms_differ_in_speculation_graphs_and_flag() -> None:
         ({"arm": "graph"}, "Input should be 'q1'"),
         ({"planted": "wrong"}, "Input should be 'none'"),
         ({"retries": 1}, "Extra inputs are not permitted"),
+        ({"profile_samples": -1}, "greater than or equal to 0"),
+        ({"profile_samples": MOST_PROFILE_SAMPLES + 1}, "less than or equal to 512"),
+        ({"profile_samples": 31, "arm": Arm.EAGER}, "arm eager with 31 profile samples: it has no graph to replay"),
     ],
 )
 def test_a_request_that_means_nothing_is_refused(changes: dict[str, Any], reason: str) -> None:
@@ -112,6 +126,51 @@ def test_a_record_without_a_field_is_refused(field: str) -> None:
 def test_a_record_that_contradicts_itself_is_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(pydantic.ValidationError, match=reason):
         support.record(**changes)
+
+
+def ranks(**changes: Any) -> list[RankReport]:
+    """Two ranks; the changes are the second's."""
+    second = {"rank": 1, "tensor_parallel_rank": 1, "process": RankProcess(pid=8, start_ticks=100)} | changes
+    return [support.rank_report(world_size=2), support.rank_report(**({"world_size": 2} | second))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"world_size": 1}, r"rank 1: world size and tensor parallel rank \(1, 1\)"),
+        ({"tensor_parallel_rank": 0}, r"rank 1: world size and tensor parallel rank \(2, 0\)"),
+        ({"process": RankProcess(pid=7, start_ticks=100)}, "two ranks in one process"),
+        ({"mapped": []}, "at least 1 item"),
+    ],
+)
+def test_each_rank_proves_its_place_and_a_process_of_its_own(changes: dict[str, Any], reason: str) -> None:
+    asked = support.request(tensor_parallel_size=2)
+    assert len(support.record(request=asked, ranks=ranks()).ranks) == 2
+    with pytest.raises(pydantic.ValidationError, match=reason):
+        support.record(request=asked, ranks=ranks(**changes))
+
+
+PROFILED = ProfileReport(samples=31, taken=31, sha256=support.DIGEST)
+
+
+@pytest.mark.parametrize(
+    ("asked", "profile"), [(31, None), (0, PROFILED), (31, ProfileReport(samples=30, taken=0, sha256=None))]
+)
+def test_a_profile_is_the_one_that_was_asked_for(asked: int, profile: ProfileReport | None) -> None:
+    request = support.request(profile_samples=31)
+    assert support.record(request=request, ranks=[support.rank_report(profile=PROFILED)]).ranks[0].profile == PROFILED
+    seen = profile.samples if profile else 0
+    with pytest.raises(pydantic.ValidationError, match=f"a profile of {seen} samples, asked for {asked}"):
+        support.record(request=support.request(profile_samples=asked), ranks=[support.rank_report(profile=profile)])
+
+
+@pytest.mark.parametrize(
+    ("taken", "sha256"), [(32, support.DIGEST), (31, None), (30, support.DIGEST), (0, support.DIGEST)]
+)
+def test_a_profile_is_written_with_its_last_sample_or_never(taken: int, sha256: str | None) -> None:
+    assert ProfileReport(samples=31, taken=30, sha256=None).taken == 30
+    with pytest.raises(pydantic.ValidationError, match="written with the last, or never"):
+        ProfileReport(samples=31, taken=taken, sha256=sha256)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import pydantic
 
+from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.host import HostLimits
 from pytest_laguna.evidence.idle import IdleRequirement
@@ -30,6 +31,24 @@ A packet or an arm that left no record has ``failure.json`` in its place: ``{"re
 """
 
 NOTICE: Final = "diagnostic only: neither benchmark nor submission evidence"
+
+CLAUSES: Final = (
+    "identity-exact",
+    "cards-idle",
+    "host-within-limits",
+    "arms-fresh",
+    "cache-cold",
+    "tokens-identical",
+    "drafts-bounded",
+    "topology-unchanged",
+    "sole-treatment",
+    "selector-proven",
+    "parity-packets",
+    "replay-samples",
+    "view-preparations",
+    "timing",
+)
+"""What the diagnostic must show, in the order in which it is judged; each is a clause of the campaign's gate 2."""
 
 
 class Topology(Schema):
@@ -67,6 +86,7 @@ class DiagnosticPlan(Schema):
         flag: the environment variable that is the sole treatment.
         validator: which implementation of the candidate's contract runs.
         completion_tokens: of each arm's one generation.
+        collective_breaks: whether each all-reduce is a break of its own.
         draft_tokens: speculative tokens a cycle in every arm with a draft.
         samples: replays that each rank of both graph arms profiles.
         decides: whether the timing rules decide, or are reported only.
@@ -88,6 +108,7 @@ class DiagnosticPlan(Schema):
     flag: str
     validator: Literal["native", "python"]
     completion_tokens: pydantic.PositiveInt
+    collective_breaks: bool
     draft_tokens: pydantic.PositiveInt
     samples: pydantic.PositiveInt
     decides: Decides
@@ -104,6 +125,11 @@ class DiagnosticPlan(Schema):
     def ranks(self) -> int:
         """Tensor parallel size: one rank a card."""
         return len(self.cards)
+
+    @property
+    def sha256(self) -> str:
+        """Digest of ``plan.json``."""
+        return files.digest_of(self.canonical())
 
 
 class RuleResult(Schema):

@@ -7,8 +7,9 @@ integer nanoseconds of a monotonic clock. What upstream vLLM has no step for is 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, Self, TypeAlias
 
 import pydantic
@@ -16,7 +17,7 @@ import pydantic
 from pytest_laguna.evidence.schemas import Schema
 
 Count = Annotated[int, pydantic.Field(ge=0)]
-Nanoseconds = Annotated[int, pydantic.Field(ge=0)]
+Nanoseconds = Annotated[int, pydantic.Field(ge=0, lt=2**53)]
 SegmentKind: TypeAlias = Literal["graph", "attention", "collective", "other"]
 
 
@@ -77,15 +78,14 @@ class ReplaySample(Schema):
     views: ViewPreparation | None
 
 
-class ReplayProfile(Schema):
-    """What one rank measured.
+class ProfileHeader(Schema):
+    """What holds for all samples of a rank.
 
     Attributes:
         rank: its number.
         world_size: how many there are.
         descriptor: vLLM's description of the batch that was replayed.
         kinds: of the segments, in replay order.
-        samples: in the order of the replays.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-replay-profile-v1"], pydantic.Field(alias="schema")] = (
@@ -95,18 +95,46 @@ class ReplayProfile(Schema):
     world_size: Annotated[int, pydantic.Field(ge=1)]
     descriptor: Annotated[str, pydantic.Field(min_length=1)]
     kinds: Annotated[list[SegmentKind], pydantic.Field(min_length=1)]
+
+    @pydantic.model_validator(mode="after")
+    def _rank_exists(self) -> Self:
+        if self.rank >= self.world_size:
+            message = f"rank {self.rank} of {self.world_size}"
+            raise ValueError(message)
+        return self
+
+
+class ReplayProfile(ProfileHeader):
+    """What one rank measured.
+
+    Attributes:
+        samples: in the order of the replays.
+    """
+
     samples: Annotated[list[ReplaySample], pydantic.Field(min_length=1)]
 
     @pydantic.model_validator(mode="after")
     def _whole(self) -> Self:
-        if self.rank >= self.world_size:
-            message = f"rank {self.rank} of {self.world_size}"
-            raise ValueError(message)
         for index, sample in enumerate(self.samples):
             if len(sample.segment_ns) != len(self.kinds):
                 message = f"sample {index}: {len(sample.segment_ns)} segment times for {len(self.kinds)} segments"
                 raise ValueError(message)
         return self
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RankProfile:
+    """A profile whose samples are read one at a time: it may be larger than is wanted in memory.
+
+    Attributes:
+        sha256: digest of the file.
+        header: what holds for all of them.
+        samples: in the order of the replays; consumed by the first pass.
+    """
+
+    sha256: str
+    header: ProfileHeader
+    samples: Iterator[ReplaySample]
 
 
 def order_sha256(kinds: Sequence[str]) -> str:

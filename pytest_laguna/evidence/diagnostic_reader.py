@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the exact diagnostic's directory, live or sealed; what is absent or unusable is a fact and not an error."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest
+from pytest_laguna.evidence.diagnostic import DiagnosticPlan
+from pytest_laguna.evidence.diagnostic_evidence import DiagnosticEvidence, Missing, Profiles, RunEvidence
+from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
+from pytest_laguna.evidence.host import HostAudit
+from pytest_laguna.evidence.idle import IdleRecord
+from pytest_laguna.evidence.parity import PacketRecord, PacketRequest
+from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.profile_file import read_profile
+from pytest_laguna.evidence.replay_profile import RankProfile
+from pytest_laguna.evidence.schemas import Model, Schema, read_model
+from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
+
+Content = TypeVar("Content")
+Request = TypeVar("Request", bound=Schema)
+Record = TypeVar("Record", bound=Schema)
+
+ARMS, PACKETS, PROFILE = "arms", "packets", "profile"
+FAILURE = "failure.json"
+
+_POSITION = re.compile(r"0|[1-9][0-9]{0,3}")
+
+
+class Failure(Schema):
+    """``failure.json``: why a run left no record."""
+
+    reason: str
+
+
+def read_plan(directory: Path) -> DiagnosticPlan:
+    """Read what was expected before anything ran.
+
+    Args:
+        directory: the diagnostic's.
+
+    Raises:
+        UnusableEvidenceError: there is no plan, or it is not one; nothing can be judged without it.
+    """
+    return read_model(directory / "plan.json", DiagnosticPlan)
+
+
+def read_diagnostic(directory: Path) -> DiagnosticEvidence:
+    """Read everything that the diagnostic left.
+
+    Args:
+        directory: the diagnostic's, whole or not.
+
+    Returns:
+        Never raises for what lies there: a file that is missing, torn or of another form is a ``Missing`` in its
+        place, and profiles are read when they are asked for.
+    """
+    packets = [name for name in _names(directory / PACKETS) if _POSITION.fullmatch(name)]
+    return DiagnosticEvidence(
+        target_config=_read(directory, "target-config.json", _read_object),
+        draft_config=_read(directory, "draft-config.json", _read_object),
+        identity=_model(directory, "identity.json", DiagnosticIdentity),
+        idle_before=_model(directory, "idle-before.json", IdleRecord),
+        idle_after=_model(directory, "idle-after.json", IdleRecord),
+        packets={
+            int(name): _run(directory, f"{PACKETS}/{name}", PacketRequest, PacketRecord)
+            for name in sorted(packets, key=int)
+        },
+        arms={arm: _run(directory, f"{ARMS}/{arm}", ArmRequest, ArmRecord) for arm in Arm},
+        profiles={arm: _profiles(directory, f"{ARMS}/{arm}/{PROFILE}") for arm in Arm},
+        unexpected=_unexpected(directory),
+    )
+
+
+def _run(directory: Path, place: str, request: type[Request], record: type[Record]) -> RunEvidence[Request, Record]:
+    return RunEvidence(
+        request=_model(directory, f"{place}/request.json", request),
+        record=_told(directory, place) or _model(directory, f"{place}/record.json", record),
+        process=_model(directory, f"{place}/process.json", ProcessRecord),
+        idle=_model(directory, f"{place}/idle.json", IdleRecord),
+        host=_model(directory, f"{place}/host.json", HostAudit),
+    )
+
+
+def _told(directory: Path, place: str) -> Missing | None:
+    """What is said in place of a record; with a record beside it, neither can be used."""
+    failure = _model(directory, f"{place}/{FAILURE}", Failure)
+    if isinstance(failure, Missing):
+        return failure if failure.verdict is Verdict.VOID else None
+    if _there(directory / place / "record.json"):
+        return Missing(Verdict.VOID, f"{place}: a record and a failure; expected one of them")
+    return Missing(Verdict.NOT_PROVEN, f"{place}: no record: {failure.reason}", told=True)
+
+
+def _model(directory: Path, place: str, model: type[Model]) -> Model | Missing:
+    return _read(directory, place, functools.partial(read_model, model=model))
+
+
+def _read(directory: Path, place: str, read: Callable[[Path], Content]) -> Content | Missing:
+    path = directory / place
+    if not _there(path):
+        return Missing(Verdict.NOT_PROVEN, f"{place}: there is none")
+    try:
+        return read(path)
+    except UnusableEvidenceError as error:
+        return Missing(Verdict.VOID, f"{place}: {str(error).removeprefix(f'{path.name}: ')}")
+
+
+def _read_object(path: Path) -> dict[str, JSON]:
+    """A model's configuration file, as its maker wrote it."""
+    value = files.parse_json(files.read_bytes(path, limit=1024 * 1024), path.name)
+    if not isinstance(value, dict):
+        message = f"{path.name}: not an object; expected a model's configuration"
+        raise UnusableEvidenceError(message)
+    return value
+
+
+def _profiles(directory: Path, place: str) -> Profiles:
+    def reader(name: str) -> Callable[[], RankProfile]:
+        return lambda: read_profile(directory / place / name)
+
+    return {name: reader(name) for name in _names(directory / place)}
+
+
+def _unexpected(directory: Path) -> tuple[str, ...]:
+    """Arms and packets that nobody planned; a run's own directory may hold what it likes."""
+    arms = [f"{ARMS}/{name}" for name in _names(directory / ARMS) if name not in set(Arm)]
+    packets = [f"{PACKETS}/{name}" for name in _names(directory / PACKETS) if not _POSITION.fullmatch(name)]
+    return (*arms, *packets)
+
+
+def _there(path: Path) -> bool:
+    """Whether there is anything of that name; what cannot be looked at is left to the reader to refuse."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in directory.iterdir())
+    except OSError:
+        return []

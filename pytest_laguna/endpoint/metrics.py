@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's counters, from the text that its ``/metrics`` answers with.
+
+Source of the names: vLLM 0.26.0 to 0.33.0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.leg import Counters
+from pytest_laguna.verdict import UnusableEvidenceError
+
+_WHOLE = {
+    "drafts": "vllm:spec_decode_num_drafts_total",
+    "draft_tokens": "vllm:spec_decode_num_draft_tokens_total",
+    "accepted": "vllm:spec_decode_num_accepted_tokens_total",
+    "decode_count": "vllm:request_decode_time_seconds_count",
+    "prompt_tokens": "vllm:prompt_tokens_total",
+    "generated_tokens": "vllm:generation_tokens_total",
+    "prefix_cache_queries": "vllm:prefix_cache_queries_total",
+    "prefix_cache_hits": "vllm:prefix_cache_hits_total",
+    "external_cache_queries": "vllm:external_prefix_cache_queries_total",
+    "external_cache_hits": "vllm:external_prefix_cache_hits_total",
+    "cached_prompt_tokens": "vllm:prompt_tokens_cached_total",
+    "preemptions": "vllm:num_preemptions_total",
+}
+_DECODE_SECONDS = "vllm:request_decode_time_seconds_sum"
+_PER_POSITION = ("vllm:spec_decode_num_accepted_tokens_per_pos_total", "position")
+_FINISHED = ("vllm:request_success_total", "finished_reason")
+
+
+def read_counters(content: bytes, file: str, model: str) -> Counters:
+    """Read the counters.
+
+    Args:
+        content: the body of ``/metrics``.
+        file: the name under which it is kept, which is also what an error calls it.
+        model: the model id that every sample must name.
+
+    Raises:
+        UnusableEvidenceError: not the text format, a counter that is no finite or no whole number, of another model, or
+            exposed more than once, as by several engines.
+    """
+    try:
+        text = content.decode("utf-8")
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    except ValueError as error:
+        message = f"{file}: not Prometheus text ({' '.join(str(error).split())[:120]}); expected the answer of /metrics"
+        raise UnusableEvidenceError(message) from error
+    found = _Found((sample for sample in samples if sample.name.startswith("vllm:")), file, model)
+    return Counters(
+        file=file,
+        sha256=files.sha256_bytes(content),
+        accepted_per_position=found.by_label(*_PER_POSITION),
+        finished=found.by_label(*_FINISHED),
+        decode_seconds=found.number(_DECODE_SECONDS),
+        **{field: found.whole(name) for field, name in _WHOLE.items()},
+    )
+
+
+class _Found:
+    """The samples of one reading."""
+
+    def __init__(self, samples: Iterable[Sample], file: str, model: str) -> None:
+        self._file = file
+        self._samples: dict[str, list[Sample]] = {}
+        for sample in samples:
+            self._samples.setdefault(sample.name, []).append(sample)
+        self._model = model
+
+    def number(self, name: str) -> float | None:
+        """The one value of a counter; None when it is not exposed."""
+        samples = self._samples.get(name, [])
+        if len(samples) > 1:
+            message = f"{self._file}: {name} occurs {len(samples)} times; expected one engine's"
+            raise UnusableEvidenceError(message)
+        return self._value(samples[0]) if samples else None
+
+    def whole(self, name: str) -> int | None:
+        """The same as a whole number."""
+        value = self.number(name)
+        return None if value is None else self._whole(name, value)
+
+    def by_label(self, name: str, label: str) -> dict[str, int]:
+        """A counter's values by one of its labels."""
+        values: dict[str, int] = {}
+        for sample in self._samples.get(name, []):
+            key = sample.labels.get(label, "")
+            if key in values:
+                message = f"{self._file}: {name} with {label} {key!r} occurs twice; expected one engine's"
+                raise UnusableEvidenceError(message)
+            values[key] = self._whole(name, self._value(sample))
+        return values
+
+    def _value(self, sample: Sample) -> float:
+        if sample.labels.get("model_name") != self._model:
+            seen = sample.labels.get("model_name")
+            message = f"{self._file}: {sample.name} is of model {seen!r}; expected {self._model!r}"
+            raise UnusableEvidenceError(message)
+        value = float(sample.value)
+        if not math.isfinite(value):
+            message = f"{self._file}: {sample.name} is {value}; expected a finite number"
+            raise UnusableEvidenceError(message)
+        return value
+
+    def _whole(self, name: str, value: float) -> int:
+        if not value.is_integer():
+            message = f"{self._file}: {name} is {value}; expected a whole number"
+            raise UnusableEvidenceError(message)
+        return int(value)

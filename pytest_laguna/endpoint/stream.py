@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A streamed chat answer, read strictly: what is not exactly a whole answer is no answer.
+
+Source of the form: vLLM's chat completions with ``return_token_ids`` and ``include_usage``, seen in 0.32.0. Source of
+the refusals: public reports of streams that ended in an error event and counted as a success.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from pytest_laguna.endpoint.transport import Read
+from pytest_laguna.evidence.foreign_json import parse_foreign_json
+from pytest_laguna.evidence.leg import Usage
+from pytest_laguna.verdict import UnusableEvidenceError
+
+_END_MARKER = "[DONE]"
+_FIELD = b"data: "
+
+
+class _Foreign(pydantic.BaseModel):
+    """What we read of another program's objects: of the right types, and other fields may stand beside it."""
+
+    model_config = pydantic.ConfigDict(frozen=True, strict=True)
+
+
+class _Delta(_Foreign):
+    content: str | None = None
+
+
+class _Choice(_Foreign):
+    index: Literal[0]
+    delta: _Delta
+    finish_reason: str | None
+    token_ids: list[Annotated[int, pydantic.Field(ge=0)]] | None = None
+
+
+class _PromptDetails(_Foreign):
+    cached_tokens: Annotated[int, pydantic.Field(ge=0)]
+
+
+class _Usage(_Foreign):
+    prompt_tokens: Annotated[int, pydantic.Field(ge=1)]
+    completion_tokens: Annotated[int, pydantic.Field(ge=1)]
+    prompt_tokens_details: _PromptDetails
+
+
+class _Event(_Foreign):
+    id: Annotated[str, pydantic.Field(min_length=1)]
+    object: Literal["chat.completion.chunk"]
+    model: Annotated[str, pydantic.Field(min_length=1)]
+    choices: Annotated[list[_Choice], pydantic.Field(max_length=1)]
+    prompt_token_ids: list[Annotated[int, pydantic.Field(ge=0)]] | None = None
+    usage: _Usage | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StreamedAnswer:
+    """One whole answer.
+
+    Attributes:
+        response_id: the server's name of it.
+        model: the model id in every event.
+        prompt_token_ids: the prompt as the server tokenised it.
+        token_ids: the answer.
+        arrival_ns: for each of them when its event was complete, on the clock of the reads.
+        event_tokens: how many each event that carried any had.
+        text: the answer as text.
+        finish_reason: why it ended.
+        usage: what the server counted.
+        done_ns: when the end marker was complete.
+    """
+
+    response_id: str
+    model: str
+    prompt_token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    arrival_ns: tuple[int, ...]
+    event_tokens: tuple[int, ...]
+    text: str
+    finish_reason: str
+    usage: Usage
+    done_ns: int
+
+
+def read_stream(reads: Iterable[Read], name: str) -> StreamedAnswer:
+    """Read one answer.
+
+    Args:
+        reads: the body, in the order in which it came.
+        name: what an error calls it.
+
+    Raises:
+        UnusableEvidenceError: an error event, a missing end marker, missing usage, other counts than the usage says, or
+            any other thing that is not exactly one whole answer; it is named.
+    """
+    reader = _Reader(name)
+    for at_ns, data in _events(reads, name):
+        reader.take(at_ns, data)
+    return reader.answer()
+
+
+def _events(reads: Iterable[Read], name: str) -> Iterator[tuple[int, str]]:
+    """The data of each event with the moment in which it was complete."""
+    rest = b""
+    for at_ns, content in reads:
+        *events, rest = (rest + content).split(b"\n\n")
+        for event in events:
+            if not event.startswith(_FIELD) or b"\n" in event:
+                message = f"{name}: {event[:80]!r}: not an event of one data line; expected 'data: ...'"
+                raise UnusableEvidenceError(message)
+            try:
+                yield at_ns, event.removeprefix(_FIELD).decode("utf-8")
+            except UnicodeDecodeError as error:
+                message = f"{name}: {event[:80]!r}: not UTF-8 ({error.reason})"
+                raise UnusableEvidenceError(message) from error
+    if rest:
+        message = f"{name}: ends in the middle of an event, after {rest[-40:]!r}; expected the end marker"
+        raise UnusableEvidenceError(message)
+
+
+class _Reader:
+    """Takes the events of one answer in their order."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._first: _Event | None = None
+        self._arrivals: list[int] = []
+        self._tokens: list[int] = []
+        self._event_tokens: list[int] = []
+        self._text: list[str] = []
+        self._finish_reason: str | None = None
+        self._usage: _Usage | None = None
+        self._done_ns: int | None = None
+
+    def take(self, at_ns: int, data: str) -> None:
+        """Take one event."""
+        if self._done_ns is not None:
+            raise self._unusable(f"{data[:80]!r} after the end marker; expected nothing")
+        if data == _END_MARKER:
+            self._done_ns = at_ns
+            return
+        event = self._parse(data)
+        if self._usage is not None:
+            raise self._unusable(f"{data[:80]!r} after the usage; expected the end marker")
+        self._same_answer(event)
+        if event.choices:
+            self._take_choice(at_ns, event.choices[0])
+        if event.usage is not None:
+            self._usage = event.usage
+
+    def answer(self) -> StreamedAnswer:
+        """The whole answer.
+
+        Raises:
+            UnusableEvidenceError: it is not whole.
+        """
+        if self._first is None:
+            raise self._unusable("an empty stream; expected an answer")
+        if self._finish_reason is None:
+            raise self._unusable(f"no finish reason after {len(self._tokens)} tokens; expected a whole answer")
+        if self._usage is None:
+            raise self._unusable("missing usage; expected it before the end marker: ask for include_usage")
+        if self._done_ns is None:
+            raise self._unusable(f"missing end marker after {len(self._tokens)} tokens; expected {_END_MARKER}")
+        prompt = self._first.prompt_token_ids or []
+        counted = ("prompt", len(prompt), self._usage.prompt_tokens), (
+            "answer", len(self._tokens), self._usage.completion_tokens,
+        )  # fmt: skip
+        for what, seen, said in counted:
+            if seen != said:
+                raise self._unusable(f"{seen} tokens of the {what} in the stream; expected the usage's {said}")
+        return StreamedAnswer(
+            response_id=self._first.id,
+            model=self._first.model,
+            prompt_token_ids=tuple(prompt),
+            token_ids=tuple(self._tokens),
+            arrival_ns=tuple(self._arrivals),
+            event_tokens=tuple(self._event_tokens),
+            text="".join(self._text),
+            finish_reason=self._finish_reason,
+            usage=Usage(
+                prompt_tokens=self._usage.prompt_tokens,
+                completion_tokens=self._usage.completion_tokens,
+                cached_tokens=self._usage.prompt_tokens_details.cached_tokens,
+            ),
+            done_ns=self._done_ns,
+        )
+
+    def _parse(self, data: str) -> _Event:
+        value: Any = parse_foreign_json(data, f"{self._name}: event")
+        if isinstance(value, dict) and "error" in value:
+            raise self._unusable(f"an error event after {len(self._tokens)} tokens: {str(value['error'])[:200]}")
+        try:
+            return _Event.model_validate(value)
+        except pydantic.ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise self._unusable(f"event {data[:80]!r}: {where}: {first['msg']}") from error
+
+    def _same_answer(self, event: _Event) -> None:
+        if self._first is None:
+            self._first = event
+        seen, expected = (event.id, event.model), (self._first.id, self._first.model)
+        if seen != expected:
+            raise self._unusable(f"an event of {seen} in the answer {expected}; expected one answer")
+
+    def _take_choice(self, at_ns: int, choice: _Choice) -> None:
+        if self._finish_reason is not None:
+            raise self._unusable(f"more of the answer after it had finished with {self._finish_reason!r}")
+        self._text.append(choice.delta.content or "")
+        self._finish_reason = choice.finish_reason
+        tokens = choice.token_ids or []
+        if tokens:
+            self._tokens += tokens
+            self._arrivals += [at_ns] * len(tokens)
+            self._event_tokens.append(len(tokens))
+
+    def _unusable(self, what: str) -> UnusableEvidenceError:
+        return UnusableEvidenceError(f"{self._name}: {what}")

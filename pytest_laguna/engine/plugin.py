@@ -8,6 +8,9 @@ heavy is imported here, and everything is decided in the function.
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+from pytest_laguna.evidence import rank_files
 
 LANE = "LAGUNA_LANE"
 PLANTED = "LAGUNA_PLANTED"
@@ -36,6 +39,17 @@ def register() -> None:
 
         install_cpu_lane()
     _plant()
+    _report_states(lane)
+
+
+def _report_states(lane: str) -> None:
+    """Have each rank of a server say what it captured, where the leg wants to know."""
+    directory = os.environ.get(rank_files.VARIABLE)
+    if directory is not None:
+        from .compat.start_up import after_start_up  # noqa: PLC0415 - imports vLLM
+        from .rank_state import report_from_now_on  # noqa: PLC0415 - imports vLLM
+
+        after_start_up(lane, lambda worker: report_from_now_on(worker, Path(directory)))
 
 
 def _plant() -> None:

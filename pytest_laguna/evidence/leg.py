@@ -124,7 +124,7 @@ class RankState(Schema):
         start_ticks: when that started, in clock ticks since boot.
         model_runner: qualified class name.
         versions: of torch, vllm, transformers and Python.
-        variables: the values of the leg's variables in this process; None where one is unset.
+        variables: of its process's environment, without those that only say where things are.
         graphs: every capture that it holds.
         candidate: the candidate's own proof, as ``laguna_kv.proof.describe_worker`` gives it.
     """
@@ -138,7 +138,7 @@ class RankState(Schema):
     start_ticks: Count
     model_runner: Text
     versions: dict[str, str]
-    variables: dict[str, str | None]
+    variables: dict[str, str]
     graphs: list[CapturedGraph]
     candidate: dict[str, pydantic.JsonValue]
 

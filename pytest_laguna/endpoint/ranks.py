@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each rank of a server says of itself, in files that it writes: no request is made for it.
+
+A rank writes its first state when its start-up is over, before the server answers anything. For the second a thread of
+it waits at a pipe, in the kernel, so that it costs the measurement nothing; opening the pipe wakes it. The names are
+those of ``pytest_laguna.engine.rank_state``, which runs in the ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.leg import RankState
+from pytest_laguna.evidence.rank_files import VARIABLE, pipe_name, state_name
+from pytest_laguna.evidence.schemas import read_model
+from pytest_laguna.verdict import UnusableEvidenceError
+
+ANSWER_SECONDS = 30.0
+"""How long a rank may take for its second state; it is milliseconds unless the rank is stuck."""
+
+_POLL_SECONDS = 0.01
+
+
+class Ranks:
+    """The ranks of one server."""
+
+    def __init__(self, directory: Path, count: int) -> None:
+        self._directory = directory
+        self._count = count
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What tells a server's ranks where to write."""
+        return {VARIABLE: str(self._directory)}
+
+    @contextlib.contextmanager
+    def pipes(self) -> Iterator[None]:
+        """Make the directory and the pipes, and remove the pipes at the end: evidence is regular files."""
+        self._directory.mkdir(mode=files.PRIVATE_DIRECTORY)
+        pipes = [self._directory / pipe_name(rank) for rank in range(self._count)]
+        try:
+            for pipe in pipes:
+                os.mkfifo(pipe, files.PRIVATE_FILE)
+            yield
+        finally:
+            for pipe in pipes:
+                pipe.unlink(missing_ok=True)
+
+    def captured(self) -> list[RankState]:
+        """Every rank's first state.
+
+        Raises:
+            UnusableEvidenceError: one is missing, of another rank, or not of its form.
+        """
+        return [self._read(rank, "captured") for rank in range(self._count)]
+
+    def served(self) -> list[RankState]:
+        """Ask every rank for its second state.
+
+        Raises:
+            UnusableEvidenceError: a rank does not wait to be asked, does not answer in its time, or not in its form.
+        """
+        for rank in range(self._count):
+            self._wake(rank)
+        end = time.monotonic() + ANSWER_SECONDS
+        for rank in range(self._count):
+            while not (self._directory / state_name(rank, "served")).exists() and time.monotonic() < end:
+                time.sleep(_POLL_SECONDS)
+        return [self._read(rank, "served") for rank in range(self._count)]
+
+    def _wake(self, rank: int) -> None:
+        try:
+            os.close(os.open(self._directory / pipe_name(rank), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        except OSError as error:
+            reason = "nobody waits there" if error.errno == errno.ENXIO else error.strerror
+            message = f"{pipe_name(rank)}: {reason}; expected rank {rank} of the server to wait to be asked"
+            raise UnusableEvidenceError(message) from error
+
+    def _read(self, rank: int, moment: str) -> RankState:
+        name = state_name(rank, moment)
+        state = read_model(self._directory / name, RankState)
+        if (state.rank, state.moment) != (rank, moment):
+            message = f"{name}: of rank {state.rank} when it had {state.moment}; expected rank {rank}, {moment}"
+            raise UnusableEvidenceError(message)
+        return state

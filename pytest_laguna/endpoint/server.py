@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server of a leg: how it is started, and when it is ready and known to be ours."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import pydantic
+
+from pytest_laguna.endpoint.transport import HOST, Answer, NoAnswerError, Transport
+from pytest_laguna.evidence.foreign_json import parse_foreign_json
+from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.verdict import UnusableEvidenceError
+
+PROGRAM = "vllm.entrypoints.openai.api_server"
+"""What ``vllm serve`` runs. The command itself asks for a distribution of the name vllm, which the CPU build is not."""
+
+POLL_SECONDS = 0.1
+_OK = 200
+_TAIL_BYTES = 4096
+
+
+class RunningServer(Protocol):
+    """A server under supervision.
+
+    Attributes:
+        pid: of the server.
+        start_ticks: when it started, in clock ticks since boot.
+    """
+
+    pid: int
+    start_ticks: int
+
+    def processes(self) -> frozenset[int]:
+        """The pids of the server and of everything below it that have not ended."""
+
+    def stop(self) -> ProcessRecord:
+        """End it by the ladder of signals, if it still runs; what became of it."""
+
+
+class StartServer(Protocol):
+    """Starts a program under supervision; the session has the real one."""
+
+    def __call__(
+        self, argv: Sequence[str], variables: Mapping[str, str], directory: Path, deadline_seconds: float
+    ) -> AbstractContextManager[RunningServer]:
+        """Start it on entry; on exit nothing of it is left.
+
+        Args:
+            argv: the program, as an absolute path, and its arguments.
+            variables: what decides its result; where things are is added, private and new, and nothing is inherited.
+            directory: its own, where ``stdout.log`` and ``stderr.log`` are made.
+            deadline_seconds: after which it is ended with everything below it.
+        """
+
+
+class ServerFailedError(RuntimeError):
+    """A server that ended, or did not get ready in its time."""
+
+
+class _Model(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, strict=True)
+
+    id: Annotated[str, pydantic.Field(min_length=1)]
+
+
+class _Models(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, strict=True)
+
+    data: list[_Model]
+
+
+def server_argv(
+    interpreter: Path, engine_arguments: Mapping[str, pydantic.JsonValue], names: Sequence[str], port: int
+) -> list[str]:
+    """The program and its arguments.
+
+    Args:
+        interpreter: the Python that has the lane's vLLM.
+        engine_arguments: by the names of vLLM's engine arguments, with the values that ``vllm.LLM`` takes.
+        names: under which the model is served; the first is the one in every answer.
+        port: on the loopback address.
+    """
+    argv = [str(interpreter), "-P", "-B", "-m", PROGRAM, f"--host={HOST}", f"--port={port}"]
+    # Without the details no answer says how many prompt tokens came from a cache.
+    argv += ["--enable-prompt-tokens-details", "--served-model-name", *names]
+    return argv + [_option(name, value) for name, value in engine_arguments.items()]
+
+
+def wait_until_ready(
+    transport: Transport, server: RunningServer, names: Sequence[str], directory: Path, seconds: float
+) -> float:
+    """Wait until the server answers with exactly the expected model names; no token is generated for that.
+
+    Args:
+        transport: to its port.
+        server: whose end ends the wait.
+        names: under which the model must be served, in that order.
+        directory: where its standard error is.
+        seconds: how long it may take.
+
+    Returns:
+        How many seconds it took.
+
+    Raises:
+        ServerFailedError: it ended, or its time was over.
+        UnusableEvidenceError: somebody answers, and it is not this server.
+    """
+    began = time.monotonic()
+    while True:
+        try:
+            answer = transport.get("/v1/models")
+        except NoAnswerError:
+            _require_alive(server, directory)
+        else:
+            _require_models(answer, names)
+            return time.monotonic() - began
+        if time.monotonic() - began > seconds:
+            message = f"server in {directory}: not ready after {seconds:g} s: {last_line(directory)}"
+            raise ServerFailedError(message)
+        time.sleep(POLL_SECONDS)
+
+
+def last_line(directory: Path) -> str:
+    """The last line of a server's standard error."""
+    with (directory / "stderr.log").open("rb") as stream:
+        stream.seek(max(0, stream.seek(0, 2) - _TAIL_BYTES))
+        lines = stream.read().decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing on standard error")
+
+
+def _require_alive(server: RunningServer, directory: Path) -> None:
+    if server.pid not in server.processes():
+        message = f"server in {directory}: ended before it was ready: {last_line(directory)}"
+        raise ServerFailedError(message)
+
+
+def _require_models(answer: Answer, names: Sequence[str]) -> None:
+    if answer.status != _OK or answer.failure:
+        message = f"/v1/models: status {answer.status} {answer.failure}: {answer.body[:80]!r}; expected {_OK}"
+        raise UnusableEvidenceError(message)
+    try:
+        value: Any = parse_foreign_json(answer.body.decode("utf-8", "replace"), "/v1/models")
+        served = [model.id for model in _Models.model_validate(value).data]
+    except pydantic.ValidationError as error:
+        message = (
+            f"/v1/models: {answer.body[:80]!r}: {error.errors(include_url=False)[0]['msg']}; expected a list of models"
+        )
+        raise UnusableEvidenceError(message) from error
+    if served != list(names):
+        message = f"/v1/models: {served} answer on the port; expected exactly {list(names)}: another server has it"
+        raise UnusableEvidenceError(message)
+
+
+def _option(name: str, value: pydantic.JsonValue) -> str:
+    """One engine argument as vLLM's command line takes it."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag}={value if isinstance(value, str) else json.dumps(value)}"

@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 import pydantic
 
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.host import HostLimits
+from pytest_laguna.evidence.idle import IdleRequirement
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 SIZE_LIMIT = 1024 * 1024
@@ -98,19 +100,13 @@ class Bounds(_Model):
     memory_limit_bytes: Annotated[int, pydantic.Field(ge=1)]
 
 
-class Idle(_Model):
+class Idle(_Model, IdleRequirement):
     """When cards count as idle, before and after their lease.
 
     Attributes:
-        snapshots: how many looks are taken.
-        seconds: the time that they cover.
-        memory_bytes: the most that an idle card shows.
         settle_seconds: how long memory may take to come back after an arm.
     """
 
-    snapshots: Annotated[int, pydantic.Field(ge=1)]
-    seconds: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
-    memory_bytes: Annotated[int, pydantic.Field(ge=0)]
     settle_seconds: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
 
 
@@ -121,11 +117,13 @@ class LaneSettings(_Model):
         vllm: the version whose classes gate 1 tests and whose engine gates 2 and 3 run.
         bounds: of each arm in gates 2 and 3.
         idle: of the lane's cards.
+        host: the limits of the host around each arm.
     """
 
     vllm: str
     bounds: Bounds
     idle: Idle
+    host: HostLimits
 
 
 class Rehearsal(_Model):
@@ -197,6 +195,18 @@ class Campaign(_Model):
             if int(number) == gate:
                 return dict(clauses)
         return {}
+
+    def lane_settings(self, lane: str) -> LaneSettings:
+        """What a lane runs.
+
+        Raises:
+            UnusableEvidenceError: the campaign has no such lane.
+        """
+        for name, settings in self.lanes.items():
+            if name == lane:
+                return settings
+        message = f"campaign {self.name} has no lane {lane}; it has {', '.join(self.lanes)}"
+        raise UnusableEvidenceError(message)
 
     @property
     def nodeids(self) -> list[str]:

@@ -27,6 +27,9 @@ ATTEMPT = pytest.StashKey[Attempt]()
 CARDS = pytest.StashKey[LeasedCards]()
 """The leased cards of a device gate; in the configuration's stash."""
 
+NOT_IDLE = pytest.StashKey[str]()
+"""Why nothing may run on the leased cards: they were not idle; in the configuration's stash, and only then."""
+
 CLAUSE = pytest.StashKey[str]()
 """The clause that a test proves; in the item's stash."""
 
@@ -74,15 +77,23 @@ def cards(request: pytest.FixtureRequest) -> LeasedCards:
     """The cards that the session has leased; gate 1 has none."""
     if CARDS not in request.config.stash:
         raise NotProvenError("gate 1 leases no cards; a test that needs them belongs to gate 2 or 3")
+    _require_idle(request.config)
     return request.config.stash[CARDS]
+
+
+def _require_idle(config: pytest.Config) -> None:
+    if NOT_IDLE in config.stash:
+        raise NotProvenError(f"nothing runs on cards that were not idle: {config.stash[NOT_IDLE]}")
 
 
 @pytest.fixture(scope="session")
 def arm_runner(request: pytest.FixtureRequest, campaign: Campaign, lane: Lane) -> ArmRunner:
     """Runs arms and other programs under supervision, on the leased cards; gate 1 runs them on the CPU."""
+    _require_idle(request.config)
     if CARDS in request.config.stash:
         held = request.config.stash[CARDS]
-        return ArmRunner(held.lease.token, held.environment(), held.cores(held.cards), campaign.lanes[lane].bounds)
+        bounds = campaign.lanes[lane].bounds
+        return ArmRunner(held.lease.token, held.environment(), held.cores(held.cards), bounds, held)
     if campaign.rehearsal is None:
         raise NotProvenError("the campaign has no table rehearsal; gate 1 runs the engine of one")
     return ArmRunner(new_token(), {}, frozenset(), campaign.rehearsal.bounds)

@@ -3,25 +3,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from pytest_laguna.analysis.findings import Finding
+from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.campaign import Idle
-from pytest_laguna.evidence import root
-from pytest_laguna.machine import idle, leases
+from pytest_laguna.evidence import files, leased_cards, root
+from pytest_laguna.evidence.host import HostState
+from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement
+from pytest_laguna.evidence.leased_cards import LeasedCard, LeaseStart
+from pytest_laguna.machine import host_audit, idle, leases
 from pytest_laguna.machine.cards import Card, CardSource
 from pytest_laguna.machine.cards_cpu import cores
 from pytest_laguna.machine.choice import choose
-from pytest_laguna.machine.environment import EnvironmentRefusedError, refuse_inherited
+from pytest_laguna.machine.environment import EnvironmentRefusedError, inherited_masks, refuse_inherited
 from pytest_laguna.machine.errors import CardError, LeaseError
 from pytest_laguna.machine.sweep import sweep
 from pytest_laguna.precondition import Gate
-from pytest_laguna.verdict import UnusableEvidenceError
+from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 
 SWEEP_SECONDS = 30.0
 """How long what a lease left running may take to end after SIGKILL."""
@@ -54,18 +61,109 @@ class LeasedCards:
         """The processor cores of cards on the cpu lane; empty, which is no restriction, on the others."""
         return cores(cards) if self.source.lane == "cpu" else frozenset()
 
-    def give_back(self) -> str | None:
-        """End the lease; returns what was left on the cards, in words, in which case they are quarantined."""
-        found = sweep(self.lease.token, seconds=SWEEP_SECONDS).found
-        left = f"left running: {found[0]}" if found else None
-        if left is None:
-            look = idle.check(self.source, self.idle.memory_bytes)
-            left = next((f"card {card}: {why}" for card in self.cards if (why := look(card)) is not None), None)
-        if left is None:
-            self.lease.release()
-        else:
-            self.lease.quarantine(left)
-        return left
+    @contextlib.contextmanager
+    def audited(self, directory: Path) -> Iterator[None]:
+        """Record the host before and after a run, in the run's own directory.
+
+        Raises:
+            NotProvenError: the host or its cards cannot be looked at.
+        """
+        before = self._host_state(None)
+        yield
+        audit = host_audit.audit(before, self._host_state(before))
+        files.write_new(directory / leased_cards.HOST, files.canonical_json(audit.canonical()))
+
+    def _host_state(self, before: HostState | None) -> HostState:
+        try:
+            return host_audit.take_state(self.source, self.source.discover(), self.lease.token, before=before)
+        except (CardError, OSError) as error:
+            message = f"the host cannot be looked at: {error}"
+            raise NotProvenError(message) from error
+
+    def begin(self, evidence: Path) -> Finding:
+        """Record the lease and that its cards are idle.
+
+        Args:
+            evidence: the attempt's directory of that name.
+
+        Returns:
+            What the looks come to; with anything but PASS nothing may run on the cards.
+
+        Raises:
+            OSError: the record cannot be written.
+        """
+        directory = evidence / leased_cards.DIRECTORY
+        directory.mkdir(mode=files.PRIVATE_DIRECTORY)
+        start = LeaseStart(
+            lane=self.source.lane,
+            token=self.lease.token,
+            cards=[
+                LeasedCard(ordinal=card.ordinal, identity=card.identity, name=card.name, memory_bytes=card.memory_bytes)
+                for card in self.cards
+            ],
+            inherited_masks=inherited_masks(os.environ),
+            environment=dict(self.environment()),
+            cores=sorted(self.cores(self.cards)),
+            cleared=[record.token for record in self.lease.cleared],
+        )
+        files.write_new(directory / leased_cards.LEASE, files.canonical_json(start.canonical()))
+        return self._look("before", evidence)
+
+    def give_back(self, evidence: Path | None) -> Finding:
+        """End the lease.
+
+        Args:
+            evidence: the attempt's directory of that name, for the record that the cards are idle again; None when
+                there is no attempt, and nothing has run.
+
+        Returns:
+            PASS when the cards are free again; anything else says what was left on them, and they are quarantined.
+
+        Raises:
+            OSError: the record cannot be written; the cards are quarantined.
+        """
+        verdict, reason = Verdict.NOT_PROVEN, "the end of the lease could not be recorded"
+        try:
+            found = sweep(self.lease.token, seconds=SWEEP_SECONDS).found
+            verdict, reason = self._glance() if evidence is None else self._look("after", evidence)
+            if found:
+                verdict, reason = Verdict.FAIL, f"left running: {found[0]}"
+        finally:
+            if verdict is Verdict.PASS:
+                self.lease.release()
+            else:
+                self.lease.quarantine(reason)
+        return verdict, reason
+
+    def _glance(self) -> Finding:
+        """One quick look at cards on which nothing has run."""
+        look = idle.check(self.source, self.idle.memory_bytes)
+        held = next((f"card {card}: {why}" for card in self.cards if (why := look(card)) is not None), None)
+        return (Verdict.PASS, "idle") if held is None else (Verdict.NOT_PROVEN, held)
+
+    def _look(self, phase: Literal["before", "after"], evidence: Path) -> Finding:
+        """Take the campaign's looks at the cards, record them and judge them."""
+        name = {"before": leased_cards.IDLE_BEFORE, "after": leased_cards.IDLE_AFTER}[phase]
+        path = evidence / leased_cards.DIRECTORY / name
+        try:
+            record = self.take_idle(phase, self.idle)
+            files.write_new(path, files.canonical_json(record.canonical()))
+            return judge_idle(record, self.idle)
+        except NotProvenError as error:
+            return Verdict.NOT_PROVEN, str(error)
+        except UnusableEvidenceError as error:
+            return Verdict.VOID, str(error)
+
+    def take_idle(self, phase: Literal["before", "after"], requirement: IdleRequirement) -> IdleRecord:
+        """Look at the cards; see ``machine.idle.take_record``, which says what it raises."""
+        return idle.take_record(
+            self.source,
+            self.cards,
+            phase=phase,
+            token=self.lease.token,
+            requirement=requirement,
+            settle_seconds=self.idle.settle_seconds,
+        )
 
 
 def take_cards(gate: Gate, attempt: int) -> LeasedCards:

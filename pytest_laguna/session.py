@@ -175,6 +175,20 @@ class GateSession:
             self._attempt = self._open_attempt()
         self._config.stash[fixtures.ATTEMPT] = self._attempt
         self._line.attempt(self._attempt.directory)
+        self._begin_lease(self._attempt)
+
+    def _begin_lease(self, attempt: Attempt) -> None:
+        """Record the leased cards; when they are not idle, nothing runs on them."""
+        if fixtures.CARDS not in self._config.stash:
+            return
+        try:
+            verdict, reason = self._config.stash[fixtures.CARDS].begin(attempt.directory / root.EVIDENCE)
+        except OSError as error:
+            attempt.break_off(error)
+            verdict, reason = Verdict.NOT_PROVEN, attempt.broken
+        if verdict is not Verdict.PASS:
+            self._config.stash[fixtures.NOT_IDLE] = reason
+            attempt.append("problem", reason=reason, verdict=verdict.value)
 
     def _open_attempt(self) -> Attempt:
         plugins = {
@@ -249,10 +263,10 @@ class GateSession:
         yield
         if self._attempt is None:  # refused after the cards were leased: nothing has run on them
             if fixtures.CARDS in self._config.stash:
-                self._config.stash[fixtures.CARDS].give_back()
+                self._config.stash[fixtures.CARDS].give_back(None)
             return
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on an interrupt could only lose evidence
-        for verdict, reason in self._problems():
+        for verdict, reason in self._problems(self._attempt):
             self._attempt.append("problem", reason=reason, verdict=verdict.value)
         self._attempt.finish(int(session.exitstatus))
         verdict, reason = _verify(self._attempt.directory)
@@ -262,17 +276,14 @@ class GateSession:
         self._print(verdict, reason)
         self._copy_report(self._attempt.directory)
 
-    def _problems(self) -> Iterator[tuple[Verdict, str]]:
+    def _problems(self, attempt: Attempt) -> Iterator[tuple[Verdict, str]]:
         """What the session itself finds wrong when its tests are over."""
         for process in descent.descendants(os.getppid()):
             if process.pid != os.getpid():
                 command = process.command()
                 process.signal(signal.SIGKILL)
                 yield Verdict.FAIL, f"process {process.pid} was left running by a test: {command}"
-        if fixtures.CARDS in self._config.stash:
-            left = self._config.stash[fixtures.CARDS].give_back()
-            if left is not None:
-                yield Verdict.FAIL, left
+        yield from self._end_lease(attempt)
         runtime = loaded_runtime()
         if self._gate.options.gate > 1 and runtime is not None:
             yield Verdict.VOID, f"{runtime} was loaded in the pytest process by a test"
@@ -280,6 +291,17 @@ class GateSession:
         if unfrozen is not None:
             yield Verdict.VOID, f"{unfrozen} was loaded by a test, and no digest covers it"
         yield from self._drift()
+
+    def _end_lease(self, attempt: Attempt) -> Iterator[tuple[Verdict, str]]:
+        if fixtures.CARDS not in self._config.stash:
+            return
+        try:
+            verdict, reason = self._config.stash[fixtures.CARDS].give_back(attempt.directory / root.EVIDENCE)
+        except OSError as error:
+            attempt.break_off(error)
+            return
+        if verdict is not Verdict.PASS:
+            yield verdict, reason
 
     def _drift(self) -> Iterator[tuple[Verdict, str]]:
         """Whether campaign, candidate and harness are still what they were when the gate opened."""

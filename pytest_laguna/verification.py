@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from pytest_laguna.analysis.clauses import judge
-from pytest_laguna.campaign import CampaignError, parse_campaign
+from pytest_laguna.analysis.findings import Finding
+from pytest_laguna.analysis.lease import judge_machine
+from pytest_laguna.campaign import Campaign, CampaignError, parse_campaign
 from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.journal import journal_head, read_journal
 from pytest_laguna.evidence.junit import SIZE_LIMIT, Case, read_junit, write_junit
+from pytest_laguna.evidence.machine import read_machine
 from pytest_laguna.evidence.schemas import (
     Analysis,
     AttemptStart,
@@ -267,11 +270,7 @@ def _receipt_derives(attempt: _Attempt) -> None:
 
 def _campaign_frozen(attempt: _Attempt) -> None:
     """The campaign file in the evidence is the one whose digest and clauses were frozen."""
-    content = files.read_bytes(attempt.directory / root.CAMPAIGN, limit=SIZE_LIMIT)
-    try:
-        campaign = parse_campaign(content, root.CAMPAIGN)
-    except CampaignError as error:
-        raise UnusableEvidenceError(str(error)) from error
+    campaign = _campaign_copy(attempt.directory)
     if campaign.digest != attempt.start.identity.campaign:
         message = f"{root.CAMPAIGN}: not the campaign that attempt.json names"
         raise UnusableEvidenceError(message)
@@ -375,9 +374,28 @@ def _receipt_digest(directory: Path) -> str | None:
 
 
 def derive_analysis(directory: Path, start: AttemptStart) -> Analysis:
-    """The verdict object from ``attempt.json`` and the journal."""
+    """The verdict object from ``attempt.json``, the journal and, of a device gate, what is recorded of its machine."""
     first_previous = files.sha256_file(directory / root.ATTEMPT)
-    return judge(start.clauses, read_journal(directory / root.JOURNAL, first_previous))
+    events = read_journal(directory / root.JOURNAL, first_previous)
+    return judge(start.clauses, events, _of_machine(directory, start) if start.gate > 1 else ())
+
+
+def _of_machine(directory: Path, start: AttemptStart) -> list[Finding]:
+    """What speaks against the machine's side; a file that cannot be read does too, and loses nothing else."""
+    try:
+        settings = _campaign_copy(directory).lane_settings(start.lane)
+        return judge_machine(read_machine(directory / root.EVIDENCE), settings.idle, settings.host)
+    except UnusableEvidenceError as error:
+        return [(Verdict.VOID, str(error))]
+
+
+def _campaign_copy(directory: Path) -> Campaign:
+    """The campaign file in the evidence."""
+    content = files.read_bytes(directory / root.CAMPAIGN, limit=SIZE_LIMIT)
+    try:
+        return parse_campaign(content, root.CAMPAIGN)
+    except CampaignError as error:
+        raise UnusableEvidenceError(str(error)) from error
 
 
 def derive_junit(start: AttemptStart, analysis: Analysis) -> bytes:

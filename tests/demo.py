@@ -34,7 +34,8 @@ validator = "python"
 
 [lanes.cpu]
 vllm = "0.32.0"
-idle = {{ snapshots = 2, seconds = 0.1, memory_bytes = 0, settle_seconds = 2.0 }}
+idle = {{ snapshots = 2, seconds = 0.1, memory_bytes = 0, settle_seconds = 2.0, foreign_workers = true }}
+host = {{ foreign_holders = true }}
 
 [lanes.cpu.bounds]
 deadline_seconds = 60.0

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pytest_laguna.attempt import Attempt, Precondition
 from pytest_laguna.campaign import parse_campaign
-from pytest_laguna.evidence import files, root
+from pytest_laguna.evidence import files, leased_cards, root
+from pytest_laguna.evidence.idle import CardState, IdleRecord, MemoryPoint, Snapshot
 from pytest_laguna.evidence.schemas import Analysis, AttemptStart, Earlier, Identity, Manifest, Previous, read_model
 from pytest_laguna.options import GateOptions
 from pytest_laguna.precondition import Gate
@@ -18,6 +19,8 @@ from pytest_laguna.verification import derive_analysis, derive_junit, derive_rec
 from tests.demo import CAMPAIGN, writable
 
 SOURCES: dict[str, JSON] = {"demo_candidate/__init__.py": "0" * 64}
+
+TOKEN = "0123456789abcdef" * 2
 
 Events = list[tuple[Any, dict[str, Any]]]
 
@@ -67,6 +70,7 @@ def build(  # noqa: PLR0913 - what may differ between two attempts
     exit_status: int = 0,
     previous: Previous | None = None,
     earlier: list[Earlier] | None = None,
+    before_sealing: Callable[[Path], None] = lambda _evidence: None,
 ) -> Path:
     """Write and seal an attempt of the demonstration campaign; returns its directory."""
     (directory / "campaign.toml").write_text(CAMPAIGN)
@@ -77,10 +81,49 @@ def build(  # noqa: PLR0913 - what may differ between two attempts
     record: dict[str, JSON] = {"candidate": SOURCES, "harness": SOURCES}
     precondition = Precondition(identity, record, previous, earlier or [])
     attempt = Attempt(settled, precondition, plugins=["pytest 9"], arguments=[f"--gate={gate}"])
+    if gate > 1:
+        write_lease(attempt.directory / root.EVIDENCE)
+    before_sealing(attempt.directory / root.EVIDENCE)
     for kind, data in good_events(gate) if events is None else events:
         attempt.append(kind, **data)
     assert attempt.finish(exit_status) is not None, attempt.broken
     return attempt.directory
+
+
+def idle_record(phase: Literal["before", "after"]) -> IdleRecord:
+    """Two looks at one idle slot."""
+    state = CardState(identity="cpu-slot-0", ordinal=0, memory_used_bytes=0, utilisation_percent=None, holders=[])
+    looks = [f"2026-07-25T00:00:0{second}.000000+00:00" for second in (0, 1)]
+    return IdleRecord(
+        phase=phase,
+        lane="cpu",
+        token=TOKEN,
+        cards=["cpu-slot-0"],
+        settling=[MemoryPoint(seconds=0.0, used_bytes=[0])],
+        snapshots=[Snapshot(utc=utc, cards=[state], observer=None, workers=[]) for utc in looks],
+    )
+
+
+def write_lease(evidence: Path) -> None:
+    """What a device gate records of a lease that was idle before and after."""
+    directory = evidence / leased_cards.DIRECTORY
+    directory.mkdir(mode=0o700)
+    lease = leased_cards.LeaseStart(
+        lane="cpu",
+        token=TOKEN,
+        cards=[leased_cards.LeasedCard(ordinal=0, identity="cpu-slot-0", name="core 0", memory_bytes=1)],
+        inherited_masks={},
+        environment={},
+        cores=[0],
+        cleared=[],
+    )
+    records: dict[str, JSON] = {
+        leased_cards.LEASE: lease.canonical(),
+        leased_cards.IDLE_BEFORE: idle_record("before").canonical(),
+        leased_cards.IDLE_AFTER: idle_record("after").canonical(),
+    }
+    for name, record in records.items():
+        files.write_new(directory / name, files.canonical_json(record))
 
 
 def reseal(attempt: Path, **changed: Any) -> None:

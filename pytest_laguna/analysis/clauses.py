@@ -146,7 +146,7 @@ def judge(
             processes.
 
     Returns:
-        Each clause with its verdict, and the gate's: the worst of them, of the session's own rules and of the machine's.
+        Each clause with its verdict, and the gate's: the worst of theirs, of the session's own rules and the machine's.
 
     Raises:
         UnusableEvidenceError: an event does not have the fields of its kind.

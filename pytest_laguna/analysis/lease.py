@@ -6,37 +6,17 @@ These findings belong to the session and not to a clause: they count whatever it
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.host import judge_host
 from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.analysis.process import judge_cleanliness
-from pytest_laguna.evidence.host import HostAudit, HostLimits
-from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement
-from pytest_laguna.evidence.leased_cards import IDLE_AFTER, IDLE_BEFORE, LeaseStart
-from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.host import HostLimits
+from pytest_laguna.evidence.idle import IdleRequirement
+from pytest_laguna.evidence.leased_cards import IDLE_AFTER, IDLE_BEFORE
+from pytest_laguna.evidence.machine import MachineEvidence
 from pytest_laguna.verdict import Verdict
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MachineEvidence:
-    """What lies in an attempt of a device gate.
-
-    Attributes:
-        lease: None when it was not recorded.
-        before: the looks before the first test; None when there are none.
-        after: the looks after the last.
-        processes: the ends of everything that was run, by the path of the record.
-        audits: the host around them, likewise.
-    """
-
-    lease: LeaseStart | None
-    before: IdleRecord | None
-    after: IdleRecord | None
-    processes: Mapping[str, ProcessRecord]
-    audits: Mapping[str, HostAudit]
 
 
 def judge_machine(evidence: MachineEvidence, idle: IdleRequirement, host: HostLimits) -> list[Finding]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the record of a supervised process to a verdict.
 
-What it left running is a broken contract (FAIL). How it ended otherwise says nothing about the optimisation: the evidence
-is unusable (VOID), or, where nobody knows how it ended, nothing is proven.
+What it left running is a broken contract (FAIL). How else it ended says nothing about the optimisation: the evidence is
+unusable (VOID), or, where nobody knows how it ended, nothing is proven.
 """
 
 from __future__ import annotations

@@ -124,9 +124,9 @@ class HostLimits(Schema):
         foreign_holders: whether processes without the lease's token may hold a card of the lane.
     """
 
-    temperature_celsius: Finite | None
-    throttle_events: pydantic.NonNegativeInt | None
-    kernel_patterns: list[str] | None
-    memory_available_bytes: pydantic.NonNegativeInt | None
-    load: Finite | None
+    temperature_celsius: Finite | None = None
+    throttle_events: pydantic.NonNegativeInt | None = None
+    kernel_patterns: list[str] | None = None
+    memory_available_bytes: pydantic.NonNegativeInt | None = None
+    load: Finite | None = None
     foreign_holders: bool

@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.evidence.junit import read_junit
+from pytest_laguna.evidence.machine import read_machine
 from pytest_laguna.machine import leases
 from pytest_laguna.verdict import Verdict
 from tests.demo import CAMPAIGN, CARD, PROVES, Project, last_line, writable
+from tests.unit.machine.fakes import sleeper
 
 
 def test_gate_1_passes_and_leaves_a_sealed_verified_root(project: Project) -> None:
@@ -524,6 +526,56 @@ def test_a_device_gate_killed_in_an_arm_leaves_no_process_and_no_lease(project: 
     result = project.gate(1)
     assert result.returncode == 0, result.stderr
     assert project.gate(2).returncode == 0, "the stale lease is swept and the card is free again"
+
+
+def test_a_device_gate_records_its_lease_and_that_the_cards_were_idle(project: Project) -> None:
+    body = """place = prove.directory / "program"
+    place.mkdir()
+    arm_runner(["/bin/sh", "-c", "echo $HOME; mkdir -p $HOME/kept"], {}, place, 60.0)
+    prove("ran")"""
+    _device_test(project, body, "arm_runner")
+    assert project.gate(1).returncode == 0
+    result = project.gate(2, LAGUNA_CPU_CARDS=str(CARD))
+    assert result.returncode == 0, result.stdout
+    machine = read_machine(project.attempt(2) / "evidence")
+    assert machine.lease is not None
+    assert machine.lease.inherited_masks == {"LAGUNA_CPU_CARDS": str(CARD)}
+    assert machine.lease.environment == {"LAGUNA_CPU_CARDS": str(CARD)}
+    assert [card.identity for card in machine.lease.cards] == [f"cpu-slot-{CARD}"]
+    assert (machine.before is None, machine.after is None) == (False, False)
+    assert list(machine.audits) == ["only/program/host.json"]
+    assert sorted(path.name for path in (project.attempt(2) / "evidence" / "only" / "program").iterdir()) == [
+        "host.json",
+        "stderr.log",
+        "stdout.log",
+    ]
+
+
+def test_who_holds_a_card_after_the_gate_makes_its_evidence_unusable(project: Project) -> None:
+    body = """import pathlib, time
+    pathlib.Path("running").touch()
+    while not pathlib.Path("held").exists(): time.sleep(0.05)
+    prove("shown")"""
+    project.tests(only=body)
+    assert project.gate(1).returncode == 0
+    with subprocess.Popen(
+        project.command("--gate=2", f"--cards={CARD}"),
+        cwd=project.directory,
+        env=project.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as gate:
+        deadline = time.monotonic() + 60
+        while not (project.directory / "running").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        with sleeper(LAGUNA_CPU_CARDS=str(CARD)) as stranger:
+            (project.directory / "held").touch()
+            output, _ = gate.communicate(timeout=60)
+            assert stranger.poll() is None, "a stranger's process is not ours to kill"
+    assert gate.returncode == 22, output
+    assert f"no-holder: process {stranger.pid}" in output or f"holder {stranger.pid}" in output, output
+    assert project.gate(2).returncode == 0, "VOID may be attempted again, and the card is swept and free"
 
 
 def _sleepers() -> list[str]:

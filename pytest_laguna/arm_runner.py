@@ -8,7 +8,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_laguna.campaign import Bounds
@@ -16,9 +16,32 @@ from pytest_laguna.engine import launch
 from pytest_laguna.evidence.arm_record import ArmRecord, ArmRequest
 from pytest_laguna.evidence.process_record import ProcessRecord
 from pytest_laguna.leasing import LeasedCards
-from pytest_laguna.machine import process
+from pytest_laguna.machine import descent, process
 from pytest_laguna.machine.command import Command, Ladder
 from pytest_laguna.machine.environment import PRIVATE_DIRECTORIES, make_short_directory, private_environment
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunningProgram:
+    """A program that was started and not waited for; an ``endpoint.server.RunningServer``.
+
+    Attributes:
+        pid: of the program.
+        start_ticks: when it started, in clock ticks since boot.
+        supervised: the program under its supervisor.
+    """
+
+    pid: int
+    start_ticks: int
+    supervised: process.SupervisedProcess
+
+    def processes(self) -> frozenset[int]:
+        """The pids of the program and of everything below it that have not ended."""
+        return frozenset(found.pid for found in descent.descendants(self.supervised.supervisor_pid))
+
+    def stop(self) -> ProcessRecord:
+        """End it by the ladder of signals, if it still runs; what became of it."""
+        return self.supervised.stop()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,6 +71,30 @@ class ArmRunner:
             ProcessError: it cannot be run.
             NotProvenError: the host cannot be looked at before or after it.
         """
+        with self._supervised(argv, variables, directory, deadline_seconds) as supervised:
+            return supervised.wait()
+
+    @contextlib.contextmanager
+    def start(
+        self, argv: Sequence[str], variables: Mapping[str, str], directory: Path, deadline_seconds: float
+    ) -> Iterator[RunningProgram]:
+        """Start a program that runs until it is stopped, or the block is left; an ``endpoint.server.StartServer``.
+
+        Raises:
+            ProcessError: it cannot be run, or ended in this moment.
+            NotProvenError: the host cannot be looked at before or after it.
+        """
+        with self._supervised(argv, variables, directory, deadline_seconds) as supervised:
+            found = descent.find(supervised.pid)
+            if found is None:
+                message = f"{argv[0]} in {directory}: ended at once"
+                raise process.ProcessError(message)
+            yield RunningProgram(supervised.pid, found.start_ticks, supervised)
+
+    @contextlib.contextmanager
+    def _supervised(
+        self, argv: Sequence[str], variables: Mapping[str, str], directory: Path, deadline_seconds: float
+    ) -> Iterator[process.SupervisedProcess]:
         short = make_short_directory(Path(tempfile.gettempdir()), directory)
         try:
             places = private_environment(directory, short, os.environ)
@@ -65,8 +112,11 @@ class ArmRunner:
                 memory_limit_bytes=self.bounds.memory_limit_bytes,
                 cores=self.cores,
             )
-            with contextlib.nullcontext() if self.held is None else self.held.audited(directory):
-                return process.run(command, self.token)
+            with (
+                contextlib.nullcontext() if self.held is None else self.held.audited(directory),
+                process.SupervisedProcess(command, self.token) as supervised,
+            ):
+                yield supervised
         finally:
             shutil.rmtree(short, ignore_errors=True)
             for private in {path.partition("/")[0] for path in PRIVATE_DIRECTORIES.values()}:

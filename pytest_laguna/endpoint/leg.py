@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One leg: a fresh server, one pass of the suite in its order, and the end of the server.
+
+No request precedes the suite but those for the list of models and for the counters, which generate nothing. Nothing is
+repeated: whatever does not come back whole ends the leg.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pytest_laguna.endpoint import sockets
+from pytest_laguna.endpoint.client import Client, stream_name
+from pytest_laguna.endpoint.facts import Observed, declare
+from pytest_laguna.endpoint.metrics import read_counters
+from pytest_laguna.endpoint.ranks import Ranks
+from pytest_laguna.endpoint.server import RunningServer, StartServer, server_argv, wait_until_ready
+from pytest_laguna.endpoint.stream import read_stream
+from pytest_laguna.endpoint.suite import Suite, read_suite
+from pytest_laguna.endpoint.transport import ANSWER_LIMIT_BYTES, HttpTransport, NoAnswerError, Read
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.idle import utc_now
+from pytest_laguna.evidence.leg import (
+    CleanupStatus,
+    Counters,
+    FinalGate,
+    Freshness,
+    LegEnd,
+    LegRecord,
+    LegRequest,
+    RankState,
+    ServerProof,
+    SocketLook,
+    SuiteRow,
+)
+from pytest_laguna.evidence.process_record import ProcessRecord, Reason
+from pytest_laguna.verdict import UnusableEvidenceError
+
+REQUEST = "request.json"
+RECORD = "leg.json"
+END = "end.json"
+METRICS_BEFORE = "metrics-before-suite.prom"
+METRICS_AFTER = "metrics-after-suite.prom"
+
+CONTROL_SECONDS = 10.0
+"""How long the list of models or the counters may take, once somebody has taken the connection."""
+
+_METRICS_TYPE = "text/plain"
+_OK = 200
+_SIGKILL = 9
+
+
+class ServerSurvivedError(AssertionError):
+    """A server of which something was left running: a broken contract, whatever it answered."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LegBounds:
+    """How long the parts of a leg may take.
+
+    Attributes:
+        deadline_seconds: the server, from its start.
+        ready_seconds: from its start until it answers.
+        row_seconds: one row, from its connection to its end marker.
+    """
+
+    deadline_seconds: float
+    ready_seconds: float
+    row_seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LegPlace:
+    """Where and by whom a leg is run.
+
+    Attributes:
+        interpreter: the Python that has the lane's vLLM.
+        suite: the suite's file.
+        port: of the loopback address, on which the server will listen.
+        bounds: how long it may take.
+        start: starts the server.
+        idle_after: called when the server has ended: whether the cards are idle again, over the campaign's interval, or
+            None where that cannot be seen. It is not called when this process is interrupted.
+    """
+
+    interpreter: Path
+    suite: Path
+    port: int
+    bounds: LegBounds
+    start: StartServer
+    idle_after: Callable[[], bool | None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Served:
+    """What was seen while the server ran."""
+
+    server: ServerProof
+    ranks_captured: list[RankState]
+    ranks_served: list[RankState]
+    counters_before: Counters
+    counters_after: Counters
+    rows: list[SuiteRow]
+    freshness: Freshness
+    looks: list[SocketLook]
+    posted: int
+
+
+def run_leg(request: LegRequest, directory: Path, place: LegPlace) -> LegRecord:
+    """Run one leg.
+
+    Args:
+        request: what decides it.
+        directory: made here with mode 0700; all of the leg's evidence is below it: ``request.json``, the kept requests,
+            answers and counters, ``ranks/``, the server's output, ``end.json`` in any case, and ``leg.json``.
+        place: where and by whom.
+
+    Raises:
+        FileExistsError: the directory exists; a leg's directory is never used twice.
+        UnusableEvidenceError: the suite is another, the port is taken, or the pass did not come to its end; it is
+            named.
+        ServerFailedError: the server ended, or was not ready in its time.
+        ServerSurvivedError: the pass did not come to its end, and something of the server was left running.
+    """
+    suite = read_suite(place.suite, request.suite)
+    sockets.refuse_taken(place.port)
+    directory.mkdir(mode=files.PRIVATE_DIRECTORY)
+    files.write_new(directory / REQUEST, files.canonical_json(request.canonical()))
+    started, begun_ticks = utc_now(), _ticks_since_boot()
+    served, end = _Leg(request, directory, place, suite).run()
+    record = LegRecord(
+        request=request,
+        started=started,
+        ended=utc_now(),
+        server=served.server,
+        ranks_captured=served.ranks_captured,
+        ranks_served=served.ranks_served,
+        counters_before=served.counters_before,
+        counters_after=served.counters_after,
+        rows=served.rows,
+        freshness=served.freshness,
+        final_gate=_final_gate(directory, len(served.rows)),
+        facts=declare(
+            Observed(
+                directory=directory,
+                engine_arguments=request.engine_arguments,
+                begun_ticks=begun_ticks,
+                start_ticks=served.server.start_ticks,
+                posted=served.posted,
+                rows=served.rows,
+                ranks=served.ranks_captured,
+                before=served.counters_before,
+                after=served.counters_after,
+                looks=served.looks,
+            )
+        ),
+        sockets=served.looks,
+        end=end,
+    )
+    files.write_new(directory / RECORD, files.canonical_json(record.canonical()))
+    return record
+
+
+class _Leg:
+    """The part of a leg during which its server runs."""
+
+    def __init__(self, request: LegRequest, directory: Path, place: LegPlace, suite: Suite) -> None:
+        self._request = request
+        self._directory = directory
+        self._place = place
+        self._suite = suite
+        self._nonce = secrets.token_hex(16)
+        ranks = request.engine_arguments.get("tensor_parallel_size", 1)
+        self._ranks = Ranks(directory / "ranks", ranks if isinstance(ranks, int) else 1)
+
+    def run(self) -> tuple[_Served, LegEnd]:
+        """Start the server, pass the suite, end the server, and write how it ended."""
+        place, request = self._place, self._request
+        names = (request.model, self._nonce)
+        argv = server_argv(place.interpreter, request.engine_arguments, names, place.port)
+        variables = request.variables | self._ranks.variables
+        process: ProcessRecord | None = None
+        try:
+            with (
+                self._ranks.pipes(),
+                place.start(argv, variables, self._directory, place.bounds.deadline_seconds) as server,
+            ):
+                try:
+                    served = self._serve(server, argv)
+                finally:
+                    process = server.stop()
+        except BaseException as error:
+            idle = self._place.idle_after() if isinstance(error, Exception) else None
+            end = self._end(process, idle, f"{type(error).__name__}: {' '.join(str(error).split())}")
+            if process is not None and end.cleanup.worker_status:
+                message = f"leg {request.leg} in {self._directory}: {process}; it had failed: {end.reason}"
+                raise ServerSurvivedError(message) from error
+            raise
+        return served, self._end(process, self._place.idle_after(), "")
+
+    def _end(self, process: ProcessRecord | None, idle: bool | None, reason: str) -> LegEnd:  # noqa: FBT001
+        status = CleanupStatus(
+            original_status=1 if reason else 0,
+            stop_status=0 if process is not None and _stopped_by_itself(process) else 1,
+            worker_status=0 if process is not None and _left_nothing(process) else 1,
+            idle_status=None if idle is None else (0 if idle else 1),
+        )
+        end = LegEnd(reason=reason, cleanup=status, process=process)
+        files.write_new(self._directory / END, files.canonical_json(end.canonical()))
+        return end
+
+    def _serve(self, server: RunningServer, argv: list[str]) -> _Served:
+        """Everything from a started server to the last observation of it."""
+        place = self._place
+        transport = HttpTransport(place.port, deadline_seconds=place.bounds.row_seconds)
+        control = HttpTransport(place.port, deadline_seconds=CONTROL_SECONDS)
+        names = (self._request.model, self._nonce)
+        ready = wait_until_ready(control, server, names, self._directory, place.bounds.ready_seconds)
+        listener = sockets.find_listener(place.port, server.processes())
+        captured = self._ranks.captured()
+        before = self._scrape(control, METRICS_BEFORE)
+        rows, freshness, looks = self._pass(transport, server)
+        after = self._scrape(control, METRICS_AFTER)
+        return _Served(
+            server=ServerProof(
+                argv=argv,
+                pid=server.pid,
+                start_ticks=server.start_ticks,
+                nonce=self._nonce,
+                models=list(names),
+                ready_seconds=ready,
+                listener_before=listener,
+                listener_after=sockets.find_listener(place.port, server.processes()),
+            ),
+            ranks_captured=captured,
+            ranks_served=self._ranks.served(),
+            counters_before=before,
+            counters_after=after,
+            rows=rows,
+            freshness=freshness,
+            looks=looks,
+            posted=transport.posted,
+        )
+
+    def _pass(
+        self, transport: HttpTransport, server: RunningServer
+    ) -> tuple[list[SuiteRow], Freshness, list[SocketLook]]:
+        """Ask every prompt once, in the suite's order, and nothing else; look at the sockets between."""
+        client = Client(
+            transport=transport,
+            alias=self._nonce,
+            model=self._request.model,
+            max_tokens=self._suite.max_tokens,
+            directory=self._directory,
+            began_ns=time.monotonic_ns(),
+        )
+        rows: list[SuiteRow] = []
+        cached: list[int] = []
+        looks = [sockets.look("ready", server.processes())]
+        for index, prompt in enumerate(self._suite.prompts):
+            row = client.ask(index, prompt)
+            rows.append(row)
+            cached.append(row.usage.cached_tokens)
+            looks.append(sockets.look(prompt.id, server.processes()))
+        freshness = Freshness(
+            prompt_ids=[prompt.id for prompt in self._suite.prompts],
+            prompt_sha256=[prompt.sha256 for prompt in self._suite.prompts],
+            request_ids=[row.request_id for row in rows],
+            cached_tokens=cached,
+        )
+        return rows, freshness, looks
+
+    def _scrape(self, transport: HttpTransport, name: str) -> Counters:
+        """Read the counters and keep the answer."""
+        try:
+            answer = transport.get("/metrics")
+        except NoAnswerError as error:
+            message = f"{name}: {error}"
+            raise UnusableEvidenceError(message) from error
+        files.write_new(self._directory / name, answer.body)
+        if answer.status != _OK or answer.content_type != _METRICS_TYPE or answer.failure:
+            seen = f"status {answer.status}, {answer.content_type!r} {answer.failure}".strip()
+            message = f"{name}: {seen}: {answer.body[:80]!r}; expected {_OK} and {_METRICS_TYPE!r}"
+            raise UnusableEvidenceError(message)
+        return read_counters(answer.body, name, self._request.model)
+
+
+def _final_gate(directory: Path, rows: int) -> FinalGate:
+    """Read the kept answers again; the times are gone, and everything else must still be there."""
+    answers = [
+        read_stream([Read(0, files.read_bytes(directory / name, limit=ANSWER_LIMIT_BYTES))], name)
+        for name in map(stream_name, range(rows))
+    ]
+    return FinalGate(
+        rows=len(answers),
+        completion_tokens=[answer.usage.completion_tokens for answer in answers],
+        cached_tokens=[answer.usage.cached_tokens for answer in answers],
+    )
+
+
+def _stopped_by_itself(process: ProcessRecord) -> bool:
+    """Whether the server ran until it was told to stop, and then ended without being killed."""
+    return process.reason is Reason.STOPPED and process.last_signal != _SIGKILL
+
+
+def _left_nothing(process: ProcessRecord) -> bool:
+    return process.proven_empty and not process.leftovers and not process.survivors
+
+
+def _ticks_since_boot() -> int:
+    """Now, in the clock in which the kernel tells when a process started."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK") // 1_000_000_000

@@ -106,99 +106,117 @@ class SourceTree(Schema):
     dirty: bool | None
 
 
-class InstalledDistribution(Schema):
-    """One distribution that the engine's interpreter finds.
+class Distribution(Schema):
+    """One distribution that the engine's interpreter finds, without a look into its files.
 
     Attributes:
         name: as its metadata spells it.
         version: of it.
-        location: the directory in which it lies.
-        record_sha256: of its RECORD, which lists its files with their digests; None where it has none.
-        stamps_sha256: digest over the stamps of the files in RECORD that are there.
-        differing: files in RECORD that are missing or have another content than RECORD says.
+        metadata: the directory that holds its metadata, or the file that is all of it.
+        stamps_sha256: digest over the stamps of the files that its RECORD lists.
         editable: where its sources are; None when its files were copied.
     """
 
     name: str
     version: str
-    location: str
-    record_sha256: Sha256 | None
+    metadata: str
     stamps_sha256: Sha256
-    differing: list[str]
     editable: SourceTree | None
 
 
-class PackageCopy(Schema):
-    """A package of this project as the engine's interpreter imports it.
+class ImportedPackage(Schema):
+    """A package of this project that the engine's interpreter imports, without a look into its files.
 
     Attributes:
-        directory: that it is imported from.
-        sources: path to SHA-256, in the form in which the controller's own copy is frozen.
+        directory: that it is imported from, without links.
+        stamps_sha256: digest over the stamps of its sources.
     """
 
     directory: str
-    sources: dict[str, Sha256]
+    stamps_sha256: Sha256
 
 
-class EngineIdentity(Schema):
-    """The interpreter that runs the engine, and what it finds.
+class EngineState(Schema):
+    """The interpreter that runs the engine and what it finds, without a look into any file.
 
     Attributes:
         interpreter: as the campaign names it.
-        resolved: the program behind all links.
-        sha256: of that program.
+        program: the file behind all links.
+        stamp: of ``program``.
         version: ``sys.version``.
         prefix: ``sys.prefix``.
         base_prefix: ``sys.base_prefix``.
         path: ``sys.path``.
-        start_files: path to SHA-256 of what Python runs by itself when it starts: ``.pth`` files, ``sitecustomize`` and
-            ``usercustomize``.
+        start_files: stamps by path of what Python reads or runs by itself when it starts: ``pyvenv.cfg``, ``.pth``
+            files, ``sitecustomize`` and ``usercustomize``.
         distributions: all of them, in the order in which they are found.
-        packages: ``laguna_kv`` or whatever the candidate is called, and ``pytest_laguna``.
+        packages: the candidate's package and ``pytest_laguna``, by import name.
     """
 
     interpreter: str
-    resolved: str
-    sha256: Sha256
+    program: str
+    stamp: FileStamp
     version: str
     prefix: str
     base_prefix: str
     path: list[str]
-    start_files: dict[str, Sha256]
-    distributions: list[InstalledDistribution]
-    packages: dict[str, PackageCopy]
+    start_files: dict[str, FileStamp]
+    distributions: list[Distribution]
+    packages: dict[str, ImportedPackage]
 
 
-class MappedFile(Schema):
-    """A file that a process has mapped executable, in the words of its ``/proc/<pid>/maps``.
+class DistributionContent(Schema):
+    """What is in a distribution's files.
 
     Attributes:
-        path: with the kernel's `` (deleted)`` where the file has no name any more.
-        device: as the kernel prints it there, which on some file systems is not what ``stat`` says.
-        inode: likewise.
-        size: of the file at ``path``, in bytes; None when there is none.
+        record_sha256: of its RECORD, which lists its files with their digests; None where it has none.
+        differing: files that RECORD lists and that are missing or have another content, one line each.
     """
 
-    path: str
-    device: Device
-    inode: Inode
-    size: Size | None
+    record_sha256: Sha256 | None
+    differing: list[str]
+
+
+class EngineContent(Schema):
+    """The digests of what ``EngineState`` names, taken once.
+
+    Attributes:
+        program: SHA-256 of the interpreter's program.
+        start_files: path to SHA-256.
+        distributions: by the path of their metadata.
+        packages: by import name, path to SHA-256 of the sources, in the form in which the controller's own are frozen.
+        extensions: path on disk to SHA-256 of the compiled parts of these packages.
+    """
+
+    program: Sha256
+    start_files: dict[str, Sha256]
+    distributions: dict[str, DistributionContent]
+    packages: dict[str, dict[str, Sha256]]
+    extensions: dict[str, Sha256]
+
+
+class EngineIdentity(Schema):
+    """The engine before the first arm."""
+
+    state: EngineState
+    content: EngineContent
 
 
 class Binary(Schema):
-    """A file that some process had mapped, as the controller found it on disk.
+    """A file that a process had mapped executable, as the controller found it on disk afterwards.
 
     Attributes:
         path: where it lies.
-        device: as the kernel prints it for a mapping that the controller made of it.
+        device: as the kernel tells it of a mapping that the controller made of the file, in the form of
+            ``arm_record.MappedFile``; on some file systems ``stat`` says something else.
         inode: likewise.
         stamp: of the file.
         sha256: of its content.
     """
 
     path: str
-    device: Device
-    inode: Inode
+    device: Size
+    inode: Size
     stamp: FileStamp
     sha256: Sha256
 
@@ -227,12 +245,12 @@ class DiagnosticIdentity(Schema):
         attempt: the digests that the attempt is bound to.
         frozen: the files behind them.
         candidate: import name of the candidate's package.
-        engine_before: before the first process of the diagnostic.
-        engine_after: after the last one; None when it was not reached.
+        engine: before the first process of the diagnostic.
+        engine_after: the later look, after the last one; None when it was not reached.
         models: hashed before the first process.
         models_around: the later looks, by arm.
-        arm_directories: by arm, below which everything lies that an arm makes for itself.
-        binaries: everything that a rank had mapped and that was on disk after its arm, each file once.
+        arm_directories: by arm, below which everything lies that an arm makes for itself; absolute, without links.
+        binaries: everything that an arm or a packet had mapped and that was on disk afterwards, each file once.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-diagnostic-identity-v1"], pydantic.Field(alias="schema")] = (
@@ -241,8 +259,8 @@ class DiagnosticIdentity(Schema):
     attempt: Identity
     frozen: FrozenSources
     candidate: str
-    engine_before: EngineIdentity
-    engine_after: EngineIdentity | None
+    engine: EngineIdentity
+    engine_after: EngineState | None
     models: ModelFiles
     models_around: dict[str, ArmModels]
     arm_directories: dict[str, str]

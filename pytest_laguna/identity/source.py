@@ -47,12 +47,14 @@ def package_directory(package: str) -> Path:
 
 def package_files(package: str, suffixes: frozenset[str]) -> dict[str, str]:
     """The files of an installed package with these suffixes: path below the package to SHA-256."""
-    directory = package_directory(package)
+    found = files_in(package, package_directory(package), suffixes)
+    return {name: files.sha256_file(path.resolve()) for name, path in found.items()}
+
+
+def files_in(package: str, directory: Path, suffixes: frozenset[str]) -> dict[str, Path]:
+    """The files of a copy of a package: the path that they have in digests to where they lie."""
     found = (path for path in directory.rglob("*") if path.suffix in suffixes and "__pycache__" not in path.parts)
-    return {
-        f"{package}/{path.relative_to(directory).as_posix()}": files.sha256_file(path.resolve())
-        for path in sorted(found)
-    }
+    return {f"{package}/{path.relative_to(directory).as_posix()}": path for path in sorted(found)}
 
 
 def candidate_sources(package: str) -> dict[str, str]:

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules over the identity of the exact diagnostic: copies of this project, engine, models, and with them the binaries.
+
+Source: the preregistration of the persistent KV-cache views, Gate 2: exact source, binary, model, environment and flag
+identity. What contradicts it makes the evidence unusable (VOID), since nobody knows then what ran; what is not recorded
+is NOT_PROVEN.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from pytest_laguna.analysis.identity_case import IdentityCase, RuleFinding, is_below
+from pytest_laguna.analysis.mapped_binaries import BINARY_RULES
+from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.verdict import Verdict
+
+HARNESS = "pytest_laguna"
+ENGINE_DISTRIBUTIONS = ("torch", "vllm")
+"""What the engine is made of. A build of one of them for a device has the device's name behind a hyphen."""
+
+
+def sources_frozen(case: IdentityCase) -> RuleFinding:
+    """Rule ``sources-frozen``: the listed sources are those of the attempt's identity."""
+    frozen, attempt = case.identity.frozen, case.identity.attempt
+    for name, seen, expected in (
+        ("candidate", frozen.candidate_sha256, attempt.candidate),
+        ("harness", frozen.harness_sha256, attempt.harness),
+    ):
+        if seen != expected:
+            return Verdict.VOID, f"the listed sources of the {name} have digest {seen}; the attempt's is {expected}"
+    return None
+
+
+def candidate_copy(case: IdentityCase) -> RuleFinding:
+    """Rule ``candidate-copy``: the engine imports the candidate in the frozen state, from wherever."""
+    return _copy(case, case.identity.candidate, case.identity.frozen.candidate)
+
+
+def harness_copy(case: IdentityCase) -> RuleFinding:
+    """Rule ``harness-copy``: the engine imports this package in the frozen state; the gates' tests are not its part."""
+    harness = case.identity.frozen.harness
+    return _copy(case, HARNESS, {path: digest for path, digest in harness.items() if path.startswith(f"{HARNESS}/")})
+
+
+def _copy(case: IdentityCase, package: str, frozen: Mapping[str, str]) -> RuleFinding:
+    engine = case.identity.engine
+    imported, seen = engine.state.packages.get(package), engine.content.packages.get(package)
+    if imported is None or seen is None or not frozen:
+        return Verdict.NOT_PROVEN, f"{package}: which copy {engine.state.interpreter} imports is not recorded"
+    for path in sorted(seen.keys() | frozen.keys()):
+        if seen.get(path) != frozen.get(path):
+            told = f"{seen.get(path, 'absent')}; expected {frozen.get(path, 'absent')}"
+            return Verdict.VOID, f"{engine.state.interpreter} imports {imported.directory}, where {path} is {told}"
+    return None
+
+
+def engine_as_installed(case: IdentityCase) -> RuleFinding:
+    """Rule ``engine-as-installed``: torch and vLLM are there, and no installed file differs from its RECORD.
+
+    A distribution that is no part of the engine may have no RECORD, as what an operating system installs.
+    """
+    engine = case.identity.engine
+    for found in engine.state.distributions:
+        content = engine.content.distributions.get(found.metadata)
+        if content is None:
+            return Verdict.NOT_PROVEN, f"{found.name} {found.version}: its files were not compared with its RECORD"
+        if content.differing:
+            more = f", and {len(content.differing) - 1} more" if len(content.differing) > 1 else ""
+            return Verdict.VOID, f"{found.name} {found.version}: {content.differing[0]}{more}"
+    for part in ENGINE_DISTRIBUTIONS:
+        own = [found for found in engine.state.distributions if _is_build_of(found.name, part)]
+        if not own:
+            return Verdict.NOT_PROVEN, f"{part}: not installed for {engine.state.interpreter}"
+        for found in own:
+            if engine.content.distributions[found.metadata].record_sha256 is None:
+                return Verdict.NOT_PROVEN, f"{found.name} {found.version}: has no RECORD, so nothing lists its files"
+    return None
+
+
+def trees_clean(case: IdentityCase) -> RuleFinding:
+    """Rule ``trees-clean``: what is installed editable is a clean checkout, whose commit says what ran.
+
+    The trees of the two packages that are frozen file by file need no commit.
+    """
+    state = case.identity.engine.state
+    for found in state.distributions:
+        tree = found.editable
+        if tree is None or any(is_below(package.directory, tree.directory) for package in state.packages.values()):
+            continue
+        if tree.commit is None or tree.dirty is None:
+            return Verdict.NOT_PROVEN, f"{found.name}: editable in {tree.directory}, which is no git checkout"
+        if tree.dirty:
+            return Verdict.VOID, f"{found.name}: editable in {tree.directory}, changed since commit {tree.commit}"
+    return None
+
+
+def engine_unchanged(case: IdentityCase) -> RuleFinding:
+    """Rule ``engine-unchanged``: interpreter, path, distributions and copies have kept their stamps to the end."""
+    before, after = case.identity.engine.state, case.identity.engine_after
+    if after is None:
+        return Verdict.NOT_PROVEN, "the engine was not looked at after the last arm"
+    for name in type(before).model_fields:
+        if getattr(before, name) != getattr(after, name):
+            return Verdict.VOID, f"the engine's {_first_difference(name, getattr(before, name), getattr(after, name))}"
+    return None
+
+
+def models_frozen(case: IdentityCase) -> RuleFinding:
+    """Rule ``models-frozen``: the folders that the arms loaded are the ones that were hashed."""
+    frozen = {folder.directory for folder in case.identity.models.folders}
+    for arm, record in case.arms.items():
+        for folder in (record.request.target, record.request.draft):
+            if folder is not None and folder not in frozen:
+                return Verdict.NOT_PROVEN, f"{arm}: loaded {folder}, which was not hashed"
+    return None
+
+
+def models_unchanged(case: IdentityCase) -> RuleFinding:
+    """Rule ``models-unchanged``: all model files had their stamps right before and right after every arm."""
+    total = sum(len(folder.files) for folder in case.identity.models.folders)
+    for arm in Arm:
+        around = case.identity.models_around.get(arm)
+        if around is None:
+            return Verdict.NOT_PROVEN, f"{arm}: the models were not looked at around it"
+        for when, check in (("before", around.before), ("after", around.after)):
+            if check.changes:
+                return Verdict.VOID, f"{when} {arm}: {check.changes[0]}"
+            if check.looked_at != total:
+                return Verdict.NOT_PROVEN, f"{when} {arm}: {check.looked_at} of {total} model files were looked at"
+    return None
+
+
+IDENTITY_RULES: Mapping[str, Callable[[IdentityCase], RuleFinding]] = {
+    "sources-frozen": sources_frozen,
+    "candidate-copy": candidate_copy,
+    "harness-copy": harness_copy,
+    "engine-as-installed": engine_as_installed,
+    "trees-clean": trees_clean,
+    "engine-unchanged": engine_unchanged,
+    "models-frozen": models_frozen,
+    "models-unchanged": models_unchanged,
+    **BINARY_RULES,
+}
+
+BEFORE_ARMS = ("sources-frozen", "candidate-copy", "harness-copy", "engine-as-installed", "trees-clean")
+"""The rules that can be asked before the first arm, so that none is run in vain."""
+
+
+def judge_identity(case: IdentityCase) -> dict[str, RuleFinding]:
+    """What each rule says, by its id."""
+    return {rule: check(case) for rule, check in IDENTITY_RULES.items()}
+
+
+def _is_build_of(name: str, part: str) -> bool:
+    canonical = re.sub(r"[-_.]+", "-", name).lower()
+    return canonical == part or canonical in {f"{part}-{lane}" for lane in ("cpu", "cuda", "xpu")}
+
+
+def _first_difference(name: str, before: object, after: object) -> str:
+    """The first entry in which two values of one field differ."""
+    entries = _entries(before), _entries(after)
+    for key in [*entries[0], *(key for key in entries[1] if key not in entries[0])]:
+        if entries[0].get(key) != entries[1].get(key):
+            told = f"{entries[0].get(key, 'absent')} before and {entries[1].get(key, 'absent')} after"
+            return f"{name}{f' {key}' if key else ''}: {told}"
+    return f"{name}: in another order"
+
+
+def _entries(value: object) -> dict[str, object]:
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list):
+        return {getattr(item, "metadata", str(item)): item for item in value}
+    return {"": value}

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every rule over identity looks at: who ran, what it had mapped, and what the controller hashed."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from pytest_laguna.evidence.arm_record import Arm, ArmRecord, MappedFile, RankReport
+from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
+from pytest_laguna.verdict import Verdict
+
+RuleFinding: TypeAlias = "tuple[Verdict | None, str] | None"
+"""Nothing to say against the evidence, or the verdict and why; without a verdict the rule is not applicable."""
+
+IN_MEMORY = "/memfd:"
+"""How the kernel names what a process made for itself in memory: no file, so it has a name and no digest."""
+
+
+@dataclasses.dataclass(frozen=True)
+class IdentityCase:
+    """What the rules look at.
+
+    Attributes:
+        identity: of the diagnostic.
+        arms: the records of the arms that left one.
+        packets: what the parity packets that left a record had mapped, by the position of their card.
+        validator: which implementation of the candidate's contract runs.
+    """
+
+    identity: DiagnosticIdentity
+    arms: Mapping[Arm, ArmRecord]
+    packets: Mapping[int, Sequence[MappedFile]]
+    validator: Literal["native", "python"]
+
+    @property
+    def candidate_directory(self) -> str:
+        """From where the engine imports the candidate; empty when that is not recorded."""
+        package = self.identity.engine.state.packages.get(self.identity.candidate)
+        return package.directory if package else ""
+
+    def processes(self) -> Iterator[tuple[str, Sequence[MappedFile]]]:
+        """Every rank of every arm, and every packet, with what it had mapped."""
+        for arm, record in self.arms.items():
+            yield from ((f"{arm} rank {report.rank}", report.mapped) for report in record.ranks)
+        yield from ((f"packet {position}", mapped) for position, mapped in self.packets.items())
+
+    @functools.cached_property
+    def _digests(self) -> dict[tuple[str, int, int, int | None], str]:
+        return {
+            (binary.path, binary.device, binary.inode, binary.stamp.size): binary.sha256
+            for binary in self.identity.binaries
+        }
+
+    def digest(self, file: MappedFile) -> str | None:
+        """The SHA-256 of what is mapped; None when the controller did not find that very file."""
+        return self._digests.get((file.path, file.device, file.inode, file.size))
+
+    def contents(self, arm: Arm, report: RankReport) -> dict[str, str]:
+        """What a rank of an arm had mapped: digest by path.
+
+        Of what the arm made for itself the place below the arm's directory stands for the content: a compiler writes
+        the directory into it.
+        """
+        own = self.identity.arm_directories.get(arm, "")
+        found = {}
+        for file in report.mapped:
+            made = is_below(file.path, own) or file.path.startswith(IN_MEMORY)
+            name = f"<arm>{file.path.removeprefix(own)}" if is_below(file.path, own) else file.path
+            found[name] = name if made else self.digest(file) or "unknown"
+        return found
+
+
+def is_below(path: str, directory: str) -> bool:
+    """Whether a path lies below a directory; nothing lies below none."""
+    return bool(directory) and path.startswith(f"{directory}/")

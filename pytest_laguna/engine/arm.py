@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         return 2
     request_path, record_path = (Path(argument) for argument in arguments)
     try:
-        record = run(read_model(request_path, ArmRequest))
+        record = run(read_model(request_path, ArmRequest), Path(os.path.realpath(record_path.parent)))
         files.write_new(record_path, files.canonical_json(record.canonical()))
     except Exception as error:  # noqa: BLE001 - whatever it was, it is told in one line
         record_path.with_suffix(".traceback").write_text(traceback.format_exc())
@@ -45,19 +45,23 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def run(request: ArmRequest) -> ArmRecord:
+def run(request: ArmRequest, directory: Path) -> ArmRecord:
     """Load the pair, generate once, and say what happened.
+
+    Args:
+        request: what to run.
+        directory: the arm's own.
 
     Raises:
         RuntimeError: the environment is not the arm's.
     """
     started = time.monotonic()
-    environment = _require_environment(request)
+    environment = _require_environment(request, directory)
     from vllm import LLM, SamplingParams  # noqa: PLC0415 - after the environment has been checked
 
     arguments = arms.engine_arguments(request)
     engine = LLM(**arguments)
-    engine.collective_rpc("laguna_watch_attention")
+    engine.collective_rpc("laguna_begin")
     sampling = SamplingParams(temperature=0.0, seed=arms.SEED, max_tokens=request.tokens, ignore_eos=True)
     ready = time.monotonic()
     [output] = engine.generate([request.prompt], sampling, use_tqdm=False)
@@ -89,9 +93,10 @@ def run(request: ArmRequest) -> ArmRecord:
     )
 
 
-def _require_environment(request: ArmRequest) -> dict[str, str]:
+def _require_environment(request: ArmRequest, directory: Path) -> dict[str, str]:
     """The environment as it is now: vLLM adds to it later."""
-    seen, expected = dict(sorted(os.environ.items())), arms.environment(request)
+    seen = dict(sorted(os.environ.items()))
+    expected = arms.environment(request) | arms.profile(request, directory)
     for name in sorted((seen.keys() | expected.keys()) - arms.PLACES - arms.LEASE):
         if seen.get(name) != expected.get(name):
             message = (

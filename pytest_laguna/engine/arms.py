@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from pytest_laguna.evidence.arm_record import DRAFT_TOKENS, ArmRequest
+
+from . import profile_directory
 
 FLAG = "VLLM_XPU_LAGUNA_M8_PERSISTENT_KV_CACHE_VIEWS"
 VERIFIED_TOKENS = DRAFT_TOKENS + 1
@@ -16,6 +19,7 @@ SEED = 1
 FAILED = "laguna-arm failed: "
 """How the one line begins in which an arm says on standard error why it left no record."""
 _CACHE_BYTES = 128 * 1024 * 1024
+_PROFILE = "profile"
 
 
 PLACES = frozenset({
@@ -30,6 +34,26 @@ LEASE = frozenset({
     "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
 })  # fmt: skip
 """The variables of the lease that it runs under: the token, and which cards it sees."""
+
+
+def profile_root(directory: Path) -> Path:
+    """Where an arm's ranks write their profiles: made by the launcher, mode 0700."""
+    return directory / _PROFILE
+
+
+def profile(request: ArmRequest, directory: Path) -> dict[str, str]:
+    """The variables that ask for a replay profile; none where none is asked for.
+
+    Args:
+        request: what the arm is told.
+        directory: the arm's own, an absolute path.
+    """
+    if not request.profile_samples:
+        return {}
+    return {
+        profile_directory.ROOT: str(profile_root(directory)),
+        profile_directory.SAMPLES: str(request.profile_samples),
+    }
 
 
 def environment(request: ArmRequest) -> dict[str, str]:
@@ -52,10 +76,12 @@ def environment(request: ArmRequest) -> dict[str, str]:
     return variables | _LANE_ENVIRONMENTS[request.lane]
 
 
-_LANE_ENVIRONMENTS = {
+_LANE_ENVIRONMENTS: dict[str, dict[str, str]] = {
     # One thread: no reduction is split differently from run to run, and several arms share a small machine.
     # vLLM would bind each rank to a NUMA node of its own, and refuses where there are fewer nodes than ranks.
     "cpu": {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
+    "cuda": {},
+    "xpu": {},
 }
 
 

@@ -39,13 +39,53 @@ class HandedViews:
         self.geometries.add(_geometry(key) + _geometry(value))
 
 
+class Signatures:
+    """With what arguments the kernel was called for one layer.
+
+    Attributes:
+        calls: of the kernel.
+        tensors: the different sets of tensor arguments, as ``signed`` tells them.
+    """
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self.calls = 0
+        self.tensors: set[str] = set()
+
+    @property
+    def sha256(self) -> str:
+        """Over all arguments of all calls up to now, in the order of the calls."""
+        return self._digest.hexdigest()
+
+    def add(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+        """Take one call's arguments."""
+        named = {str(place): value for place, value in enumerate(arguments)} | dict(keywords)
+        ordered = sorted(named.items())
+        self._digest.update(repr([(name, signed(value)) for name, value in ordered]).encode())
+        self.tensors.add(repr([(name, signed(value)) for name, value in ordered if isinstance(value, torch.Tensor)]))
+        self.calls += 1
+
+
+def signed(value: Any) -> Any:
+    """What of an argument is the same in every process that does the same: all but its address and contents."""
+    if isinstance(value, torch.Tensor):
+        place = (value.storage_offset(), value.device.type)
+        return "tensor", tuple(value.shape), value.stride(), str(value.dtype), *place
+    if isinstance(value, tuple | list):
+        return [signed(part) for part in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
 class AttentionWatch:
-    """SHA-256 over the bytes of every output, in the order of the calls, and the views that each layer's kernel gets.
+    """SHA-256 over the bytes of every output, in the order of the calls, and what each layer's kernel is handed.
 
     Attributes:
         calls: outputs that went into the digest.
         layers: layers that are watched.
         handed: by layer, for those whose kernel was called.
+        signatures: likewise.
     """
 
     def __init__(self, layers: Mapping[str, Any], kernels: Any) -> None:
@@ -60,6 +100,7 @@ class AttentionWatch:
         self.calls = 0
         self.layers = 0
         self.handed: dict[str, HandedViews] = {}
+        self.signatures: dict[str, Signatures] = {}
         self._watch_kernel(kernels)
         for name, layer in layers.items():
             self._watch(name, layer.impl)
@@ -76,6 +117,7 @@ class AttentionWatch:
         def watched(*arguments: Any, **keywords: Any) -> Any:
             if self._current is not None:
                 self.handed.setdefault(self._current, HandedViews()).add(keywords["k"], keywords["v"])
+                self.signatures.setdefault(self._current, Signatures()).add(arguments, keywords)
             return kernel(*arguments, **keywords)
 
         setattr(kernels, KERNEL, watched)

@@ -3,59 +3,121 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections import Counter
+import os
 from typing import Any
 
 from laguna_kv.proof import describe_worker
-from pytest_laguna.evidence.arm_record import AttentionDigest, CapturedGraph, KernelViews, RankReport
+from pytest_laguna.evidence.arm_record import (
+    AttentionDigest,
+    KernelSignatures,
+    KernelViews,
+    ProfileReport,
+    RankReport,
+)
 
+from . import process_facts, profile_directory
+from .allocations import ReplayAllocations
+from .arms import VERIFIED_TOKENS
 from .attention_watch import AttentionWatch
-from .compat import introspection
+from .captures import captured_graphs
+from .compat import introspection, replay
+from .profile_directory import ProfileDirectory, ProfileSettings
+from .replay_profile import ReplayProfiler
+from .view_preparation import TimingSeam
 
 
 class RankProbe:
     """Mixed into vLLM's worker class; its names must not be among the worker's own."""
 
+    laguna_begun = False
     laguna_watch: AttentionWatch | None = None
+    laguna_allocations: ReplayAllocations | None = None
+    laguna_profiler: ReplayProfiler | None = None
+    laguna_hooks: contextlib.ExitStack
     rank: int
     model_runner: Any
 
-    def laguna_watch_attention(self) -> None:
-        """Watch the target's attention from now on; to be called once, before the generation."""
-        if self.laguna_watch is not None:
-            raise RuntimeError("laguna_watch_attention was called twice; the outputs would be counted twice")
+    def laguna_begin(self) -> None:
+        """Observe the generation that follows; to be called once, before it.
+
+        A profile that the environment asks for comes first, and the watch after its last sample: it would be timed.
+        """
+        if self.laguna_begun:
+            raise RuntimeError("laguna_begin was called twice; the generation would be observed twice")
+        self.laguna_begun = True
+        settings = profile_directory.settings_from(os.environ)
+        if settings is None:
+            self.laguna_start_watch()
+            return
+        self.laguna_profiler = _profiler(self, settings)
+        self.laguna_profiler.start(self.laguna_start_watch)
+
+    def laguna_start_watch(self) -> None:
+        """Watch the target's attention, and count what its replays allocate, from now on."""
         layers = introspection.target_attention_layers(self)
         self.laguna_watch = AttentionWatch(layers, introspection.attention_kernels())
+        self.laguna_allocations = ReplayAllocations()
+        self.laguna_hooks = contextlib.ExitStack()  # as long as the worker lives
+        if any(introspection.captures(self)):
+            batch = replay.verification_batch(self, VERIFIED_TOKENS)
+            self.laguna_hooks.enter_context(batch.around(self.laguna_allocations.replay))
 
     def laguna_report(self) -> dict[str, Any]:
         """This rank's ``RankReport`` as JSON values; to be called after the generation."""
-        watch = self.laguna_watch
-        if watch is None:
-            raise RuntimeError("laguna_report was called before laguna_watch_attention; there is nothing to report")
+        if not self.laguna_begun:
+            raise RuntimeError("laguna_report was called before laguna_begin; there is nothing to report")
         runner = type(self.model_runner)
+        place = introspection.place(self)
         report = RankReport(
-            rank=self.rank,
+            rank=place.rank,
+            world_size=place.world_size,
+            tensor_parallel_rank=place.tensor_parallel_rank,
+            process=process_facts.this_process(),
             model_runner=f"{runner.__module__}.{runner.__qualname__}",
-            graphs=[_described(capture) for capture in introspection.captures(self)],
-            attention=AttentionDigest(sha256=watch.sha256, calls=watch.calls, layers=watch.layers),
-            kernel_views={
-                layer: KernelViews(calls=seen.calls, same_objects=seen.same_objects, geometries=len(seen.geometries))
-                for layer, seen in watch.handed.items()
-            },
+            graphs=captured_graphs(self),
+            **_watched(self.laguna_watch),
+            allocations=self.laguna_allocations.counts if self.laguna_allocations else [],
+            profile=_profiled(self.laguna_profiler),
+            mapped=process_facts.mapped_files(),
             candidate=describe_worker(self),
         )
         return report.model_dump(mode="json", by_alias=True)
 
 
-def _described(capture: introspection.Capture) -> CapturedGraph:
-    kinds = [introspection.segment_kind(segment) for segment in capture.segments]
-    counted = Counter(kinds)
-    return CapturedGraph(
-        model=capture.model,
-        descriptor=capture.descriptor,
-        graphs=counted["graph"],
-        breaks=len(kinds) - counted["graph"],
-        kinds={str(kind): count for kind, count in counted.items()},
-        order_sha256=hashlib.sha256(",".join(kinds).encode()).hexdigest(),
+def _profiler(worker: RankProbe, settings: ProfileSettings) -> ReplayProfiler:
+    batch = replay.verification_batch(worker, VERIFIED_TOKENS)
+    place = introspection.place(worker)
+    states = introspection.candidate_states(worker)
+    return ReplayProfiler(
+        batch,
+        [introspection.segment_kind(segment) for segment in batch.segments],
+        TimingSeam(introspection.attention_class(), introspection.canonical_strides(), states),
+        ProfileDirectory(settings.root, place.rank, place.world_size),
+        (place.rank, place.world_size),
+        settings.samples,
     )
+
+
+def _profiled(profiler: ReplayProfiler | None) -> ProfileReport | None:
+    if profiler is None:
+        return None
+    return ProfileReport(samples=profiler.samples, taken=profiler.taken, sha256=profiler.sha256)
+
+
+def _watched(watch: AttentionWatch | None) -> dict[str, Any]:
+    if watch is None:  # the generation was over before the profile had its samples
+        nothing = AttentionDigest(sha256=hashlib.sha256().hexdigest(), calls=0, layers=0)
+        return {"attention": nothing, "kernel_views": {}, "kernel_signatures": {}}
+    return {
+        "attention": AttentionDigest(sha256=watch.sha256, calls=watch.calls, layers=watch.layers),
+        "kernel_views": {
+            layer: KernelViews(calls=seen.calls, same_objects=seen.same_objects, geometries=len(seen.geometries))
+            for layer, seen in watch.handed.items()
+        },
+        "kernel_signatures": {
+            layer: KernelSignatures(calls=seen.calls, distinct=len(seen.tensors), sha256=seen.sha256)
+            for layer, seen in watch.signatures.items()
+        },
+    }

@@ -180,13 +180,13 @@ class KernelViews(Schema):
 class KernelSignatures(Schema):
     """With what arguments the attention kernel was called for one target layer.
 
-    A signature holds each argument by its name: of a tensor the shape, strides, data type, storage offset and kind of
-    device, of anything else its value. Addresses are not in it; they differ from process to process.
+    Told of an argument are, by its name, of a tensor the shape, strides, data type, storage offset and kind of device,
+    and of anything else its value. Addresses are not told; they differ from process to process.
 
     Attributes:
         calls: of the kernel.
-        distinct: different signatures among them.
-        sha256: over all of them, in the order of the calls.
+        distinct: how many different sets of tensors were handed to it.
+        sha256: over all arguments of all calls, in the order of the calls.
     """
 
     calls: PositiveCount
@@ -210,10 +210,10 @@ class MappedFile(Schema):
     """A file of which a process had a part mapped as executable.
 
     Attributes:
-        path: as the kernel tells it.
-        device: its file system's number, as ``stat`` gives it.
-        inode: its number there.
-        size: in bytes; None where the path no longer leads to that file.
+        path: as the kernel tells it, with `` (deleted)`` behind it where it leads to that file no longer.
+        device: its file system's number, as the kernel's map of the process has it.
+        inode: its number there, likewise.
+        size: in bytes, of what is at the path; None where nothing is.
     """
 
     path: str

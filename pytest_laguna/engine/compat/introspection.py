@@ -10,8 +10,10 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphWrapper
+from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.models.utils import extract_layer_index
+from vllm.utils.torch_utils import canonicalize_singleton_dim_strides
 from vllm.v1.attention.backends import flash_attn
 
 COLLECTIVE_BREAK = "collective_break"
@@ -27,6 +29,19 @@ class Capture(NamedTuple):
     segments: list[Callable[[], Any]]
 
 
+class Place(NamedTuple):
+    """Which rank a worker is."""
+
+    rank: int
+    world_size: int
+    tensor_parallel_rank: int
+
+
+def place(worker: Any) -> Place:
+    """Which rank it is; the first two are the worker's own, the third its process group's."""
+    return Place(worker.rank, worker.vllm_config.parallel_config.world_size, get_tensor_model_parallel_rank())
+
+
 def target_attention_layers(worker: Any) -> dict[str, Any]:
     """The target's attention layers by name; the draft's are numbered on from the target's last."""
     config = worker.vllm_config
@@ -37,6 +52,22 @@ def target_attention_layers(worker: Any) -> dict[str, Any]:
         if isinstance(layer, Attention)
         and extract_layer_index(name) < config.model_config.get_total_num_hidden_layers()
     }
+
+
+def candidate_states(worker: Any) -> list[Any]:
+    """The candidate's ``ViewState`` of each target layer; empty where vLLM's own class serves attention."""
+    layers = target_attention_layers(worker).values()
+    return [layer.impl.views for layer in layers if hasattr(layer.impl, "views")]
+
+
+def attention_class() -> type[Any]:
+    """vLLM's FlashAttention implementation, in which a candidate's views end as well."""
+    return flash_attn.FlashAttentionImpl
+
+
+def canonical_strides() -> Callable[[torch.Tensor], torch.Tensor]:
+    """What that implementation's forward applies to a view of the cache."""
+    return canonicalize_singleton_dim_strides
 
 
 def attention_kernels() -> ModuleType:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_laguna.engine.attention_watch import AttentionWatch
+from pytest_laguna.engine.attention_watch import AttentionWatch, Signatures, signed
 
 
 class Implementation:
@@ -143,3 +143,57 @@ def test_a_kernel_call_that_fails_leaves_no_layer_behind() -> None:
         call(watched["layer 0"], QUERY, 2, 0.0, (CACHE[0], CACHE[0]))
     kernels.flash_attn_varlen_func(q=QUERY, k=CACHE[0], v=CACHE[1])  # the draft's, or anybody's
     assert (watch.calls, watch.handed["layer 0"].calls) == (0, 1)
+
+
+def signatures(*calls: dict[str, Any]) -> Signatures:
+    taken = Signatures()
+    for keywords in calls:
+        taken.add((), keywords)
+    return taken
+
+
+ARGUMENTS = {"q": QUERY, "k": CACHE[0], "max_seqlen_k": 9, "window_size": (63, 0), "causal": True, "alibi": None}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "distinct"),
+    [
+        ("q", QUERY[:3], 2),
+        ("q", QUERY.transpose(0, 1), 2),
+        ("q", QUERY.half(), 2),
+        ("q", torch.empty(5, 2, 8, dtype=torch.bfloat16)[1:], 2),
+        ("max_seqlen_k", 10, 1),
+        ("window_size", (62, 0), 1),
+        ("causal", False, 1),
+        ("alibi", QUERY, 2),
+    ],
+    ids=["shape", "strides", "type", "offset", "number", "in a tuple", "switch", "none"],
+)
+def test_another_argument_is_another_signature(name: str, value: Any, distinct: int) -> None:
+    same, other = signatures(ARGUMENTS, ARGUMENTS), signatures(ARGUMENTS, ARGUMENTS | {name: value})
+    assert (same.calls, len(same.tensors), len(other.tensors)) == (2, 1, distinct)
+    assert same.sha256 != other.sha256
+
+
+def test_addresses_contents_and_the_order_of_names_do_not_sign() -> None:
+    moved = {name: ARGUMENTS[name] for name in reversed(ARGUMENTS)} | {"q": QUERY.clone() + 1}
+    assert signatures(ARGUMENTS).sha256 == signatures(moved).sha256
+    assert signatures(ARGUMENTS, moved).calls == 2
+
+
+def test_what_is_no_value_signs_by_its_type() -> None:
+    assert signed(types.SimpleNamespace(a=1)) == "types.SimpleNamespace"
+
+
+def test_arguments_by_place_sign_too() -> None:
+    taken = Signatures()
+    taken.add((QUERY,), {})
+    assert taken.sha256 not in {signatures({}).sha256, signatures({"q": QUERY}).sha256}
+
+
+def test_signatures_are_kept_by_layer() -> None:
+    kernels = kernel_module()
+    watched = layers(2, kernels)
+    watch = AttentionWatch(watched, kernels)
+    call(watched["layer 1"], QUERY, 2, 0.0)
+    assert {layer: taken.calls for layer, taken in watch.signatures.items()} == {"layer 1": 1}

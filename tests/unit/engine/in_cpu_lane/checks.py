@@ -226,13 +226,14 @@ def test_each_all_reduce_of_a_capture_can_be_a_break(monkeypatch: pytest.MonkeyP
 
 def test_the_probe_is_asked_in_order_and_once() -> None:
     rank: Any = probe.RankProbe()
-    with pytest.raises(RuntimeError, match="laguna_report was called before laguna_watch_attention"):
+    with pytest.raises(RuntimeError, match="laguna_report was called before laguna_begin"):
         rank.laguna_report()
     compilation = types.SimpleNamespace(static_forward_context={})
     rank.vllm_config = types.SimpleNamespace(compilation_config=compilation)
-    rank.laguna_watch_attention()
-    with pytest.raises(RuntimeError, match="laguna_watch_attention was called twice"):
-        rank.laguna_watch_attention()
+    rank.model_runner = types.SimpleNamespace(get_model=lambda: None)
+    rank.laguna_begin()
+    with pytest.raises(RuntimeError, match="laguna_begin was called twice"):
+        rank.laguna_begin()
 
 
 def cache() -> torch.Tensor:

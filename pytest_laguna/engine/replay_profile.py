@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times the first replays of the target's graph on the host, writes the profile, and is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import NoReturn, Protocol
+
+import torch
+
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.replay_profile import ReplayProfile, ReplaySample, SegmentKind, ViewPreparation
+
+from .profile_directory import ProfileDirectory, ProfileError
+
+Replay = Callable[[], object]
+
+
+class Batch(Protocol):
+    """A captured batch; ``compat.replay.CapturedBatch``."""
+
+    descriptor: str
+    segments: list[Replay]
+
+    def around(self, whole: Callable[[Replay], object]) -> contextlib.AbstractContextManager[None]:
+        """Each replay is run by ``whole``."""
+
+    def inside(
+        self, loop: Callable[[], None], offloader: Callable[[Replay], None]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Its parts are run by these."""
+
+
+class Seam(Protocol):
+    """What times the view preparations; ``view_preparation.TimingSeam``."""
+
+    def install(self) -> None:
+        """Stand in."""
+
+    def remove(self) -> None:
+        """Be gone."""
+
+    def start(self) -> None:
+        """Begin with nothing counted."""
+
+    def stop(self) -> ViewPreparation:
+        """What there was since."""
+
+
+class ReplayProfiler:
+    """Takes a rank's samples from the first replays after ``start``.
+
+    Attributes:
+        samples: how many are to be taken.
+        taken: how many have been.
+        sha256: digest of the file that was written with the last; None until then.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - each is one fact
+        self,
+        batch: Batch,
+        kinds: Sequence[SegmentKind],
+        seam: Seam,
+        directory: ProfileDirectory,
+        place: tuple[int, int],
+        samples: int,
+    ) -> None:
+        """Change nothing yet.
+
+        Args:
+            batch: whose replays are timed.
+            kinds: of its segments.
+            seam: times the view preparations.
+            directory: where the file goes.
+            place: rank and world size.
+            samples: how many.
+        """
+        self._batch = batch
+        self._segments = list(batch.segments)
+        self._kinds = list(kinds)
+        self._seam = seam
+        self._directory = directory
+        self._place = place
+        self._synchronize = _synchronizer()
+        self._started = False
+        self._hooks = contextlib.ExitStack()
+        self._taken: list[ReplaySample] = []
+        self._stamps: list[int] = []
+        self._offloader_ns: int | None = None
+        self.samples = samples
+        self.sha256: str | None = None
+
+    @property
+    def taken(self) -> int:
+        """How many samples have been taken."""
+        return len(self._taken)
+
+    def start(self, then: Callable[[], None]) -> None:
+        """Time every replay from now on; after the last sample the plain path is restored and ``then`` called.
+
+        Raises:
+            ProfileError: it was started before.
+        """
+        if self._started:
+            raise ProfileError("a replay profile was started twice; expected one attempt in a process")
+        self._started = True
+        self._then = then
+        with contextlib.ExitStack() as hooks:
+            hooks.callback(self._seam.remove)
+            self._seam.install()
+            hooks.enter_context(self._batch.around(self._replay))
+            hooks.enter_context(self._batch.inside(self._loop, self._wait_for_offloader))
+            self._hooks = hooks.pop_all()
+
+    def _replay(self, replay: Replay) -> object:
+        """One replay, timed. What is not part of it lies before the first clock reading or after the last."""
+        self._require_segments()
+        self._stamps, self._offloader_ns = [], None
+        self._seam.start()
+        begin = time.perf_counter_ns()
+        returned = replay()
+        submitted = time.perf_counter_ns()
+        self._synchronize()
+        done = time.perf_counter_ns()
+        self._take(begin, submitted, done, self._seam.stop())
+        if self.taken == self.samples:
+            self._finish()
+        return returned
+
+    def _loop(self) -> None:
+        """The loop of vLLM's replay, with a clock reading after each segment: one ends where the next begins."""
+        now = time.perf_counter_ns
+        stamps = [now()]
+        add = stamps.append
+        for segment in self._segments:
+            segment()
+            add(now())
+        self._stamps = stamps
+
+    def _wait_for_offloader(self, wait: Replay) -> None:
+        begin = time.perf_counter_ns()
+        wait()
+        self._offloader_ns = time.perf_counter_ns() - begin
+
+    def _require_segments(self) -> None:
+        """A replay runs what was captured, segment for segment."""
+        now = self._batch.segments
+        same = [given is captured for given, captured in zip(now, self._segments, strict=False)]
+        if len(now) != len(self._segments):
+            self._refuse(f"{len(self._segments)} segments, as captured", f"{len(now)}")
+        if not all(same):
+            self._refuse("the segments that were captured", f"another segment {same.index(False)}")
+
+    def _take(self, begin: int, submitted: int, done: int, views: ViewPreparation) -> None:
+        stamps = self._stamps
+        if len(stamps) != len(self._kinds) + 1:
+            self._refuse(f"vLLM's replay to run {len(self._kinds)} segments", f"{max(0, len(stamps) - 1)} timed")
+        sample = ReplaySample(
+            segment_ns=[end - start for start, end in itertools.pairwise(stamps)],
+            loop_ns=stamps[-1] - stamps[0],
+            # Upstream has these steps in debug mode only, and there without a place to time them from outside.
+            debug_guard_ns=None,
+            signature_collect_ns=None,
+            signature_compare_ns=None,
+            offloader_sync_ns=self._offloader_ns,
+            host_ns=submitted - begin,
+            synchronize_ns=done - submitted,
+            whole_ns=done - begin,
+            views=views,
+        )
+        self._taken.append(sample)
+
+    def _finish(self) -> None:
+        """Restore the plain path for ever, write, and say so."""
+        self._hooks.close()
+        rank, world_size = self._place
+        profile = ReplayProfile(
+            rank=rank,
+            world_size=world_size,
+            descriptor=self._batch.descriptor,
+            kinds=self._kinds,
+            samples=self._taken,
+        )
+        self.sha256 = self._directory.write(files.canonical_json(profile.canonical()))
+        self._then()
+
+    def _refuse(self, expected: str, seen: str) -> NoReturn:
+        message = f"rank {self._place[0]}, profiled replay {self.taken}: expected {expected}, seen {seen}"
+        raise ProfileError(message)
+
+
+def _synchronizer() -> Callable[[], None]:
+    """What waits for the device; on a CPU there is nothing to wait for."""
+    if torch.accelerator.is_available():
+        return torch.accelerator.synchronize
+    return lambda: None

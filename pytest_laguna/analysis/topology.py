@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the target's breakable graph must look like, from the model's configuration file alone."""
+"""What the target's breakable graph must look like, from the model's configuration file alone, and whether it did."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case, Rule, RuleFinding
+from pytest_laguna.evidence.arm_record import Arm, CapturedGraph
 from pytest_laguna.evidence.diagnostic import Topology
+from pytest_laguna.evidence.diagnostic_evidence import present
 from pytest_laguna.evidence.replay_profile import SegmentKind
-from pytest_laguna.verdict import JSON, UnusableEvidenceError
+from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
 
 ARCHITECTURE = "LagunaForCausalLM"
 
@@ -62,3 +65,60 @@ def expected_topology(
     attention: list[SegmentKind] = ["graph", "attention"]
     between = [*one_sum, *one_sum, *attention]
     return Topology(kinds=[*one_sum, *attention, *between * (layers - 1), *one_sum, *one_sum, "graph"])
+
+
+def plan_derived(case: Case) -> RuleFinding:
+    """Rule ``plan-derived``: what the plan expects of the graph follows from the target's configuration file."""
+    config = present(case.evidence.target_config)
+    derived = expected_topology(config, case.plan.ranks, collective_breaks=case.plan.collective_breaks)
+    if (derived, target_layers(config)) != (case.plan.topology, case.plan.target_layers):
+        told = f"the plan expects {_described(case.plan.topology)} in {case.plan.target_layers} layers"
+        return Verdict.VOID, f"{told}; the configuration gives {_described(derived)} in {target_layers(config)}"
+    return None
+
+
+def graphs_frozen(case: Case) -> RuleFinding:
+    """Rule ``graphs-frozen``: each rank of both graph arms captured the target once, in the plan's segments.
+
+    Silent loss of all graphs leaves the tokens right: only the counts show it.
+    """
+    for record in case.records(GRAPH_ARMS):
+        for report in record.ranks:
+            seen = [_captured(graph) for graph in report.graphs if graph.model == "target"]
+            if seen != [_described(case.plan.topology)]:
+                told = f"captured {'; '.join(seen) or 'no graph of the target'}"
+                where = f"{record.request.arm} rank {report.rank}"
+                return Verdict.FAIL, f"{where}: {told}; expected {_described(case.plan.topology)}"
+    return None
+
+
+def eager_without_graphs(case: Case) -> RuleFinding:
+    """Rule ``eager-without-graphs``: the arms that are to run without graphs captured none."""
+    for record in case.records(tuple(arm for arm in Arm if not arm.graphs)):
+        for report in record.ranks:
+            if report.graphs:
+                return (
+                    Verdict.FAIL,
+                    f"{record.request.arm} rank {report.rank}: {len(report.graphs)} graphs; expected none",
+                )
+    return None
+
+
+def _described(topology: Topology) -> str:
+    return _words(topology.graphs, topology.breaks, topology.counts, topology.order_sha256)
+
+
+def _captured(graph: CapturedGraph) -> str:
+    return _words(graph.graphs, graph.breaks, graph.kinds, graph.order_sha256)
+
+
+def _words(graphs: int, breaks: int, kinds: Mapping[str, int], order_sha256: str) -> str:
+    boundaries = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()) if kind != "graph")
+    return f"{graphs} graphs and {breaks} breaks ({boundaries}) in order {order_sha256}"
+
+
+TOPOLOGY_UNCHANGED: Mapping[str, Rule] = {
+    "plan-derived": plan_derived,
+    "graphs-frozen": graphs_frozen,
+    "eager-without-graphs": eager_without_graphs,
+}

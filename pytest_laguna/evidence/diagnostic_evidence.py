@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeAlias, TypeVar
 
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest
@@ -18,8 +18,8 @@ from pytest_laguna.evidence.schemas import Schema
 from pytest_laguna.verdict import JSON, NotProvenError, UnusableEvidenceError, Verdict
 
 Content = TypeVar("Content")
-Request = TypeVar("Request", bound=Schema)
-Record = TypeVar("Record", bound=Schema)
+Request_co = TypeVar("Request_co", bound=Schema, covariant=True)
+Record_co = TypeVar("Record_co", bound=Schema, covariant=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ A call, and each step through its samples, raises UnusableEvidenceError where th
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RunEvidence(Generic[Request, Record]):
+class RunEvidence(Generic[Request_co, Record_co]):
     """What one arm or one packet left.
 
     Attributes:
@@ -56,8 +56,8 @@ class RunEvidence(Generic[Request, Record]):
         host: around it.
     """
 
-    request: Request | Missing
-    record: Record | Missing
+    request: Request_co | Missing
+    record: Record_co | Missing
     process: ProcessRecord | Missing
     idle: IdleRecord | Missing
     host: HostAudit | Missing
@@ -88,6 +88,11 @@ class DiagnosticEvidence:
     arms: Mapping[Arm, RunEvidence[ArmRequest, ArmRecord]]
     profiles: Mapping[Arm, Profiles]
     unexpected: tuple[str, ...]
+
+    def runs(self) -> Iterator[tuple[str, RunEvidence[Schema, Schema]]]:
+        """Every packet and every arm, in the order in which they ran, by its place in the directory."""
+        yield from ((f"packets/{position}", packet) for position, packet in self.packets.items())
+        yield from ((f"arms/{arm}", run) for arm, run in self.arms.items())
 
 
 def present(piece: Content | Missing) -> Content:

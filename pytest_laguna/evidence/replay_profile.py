@@ -16,8 +16,11 @@ import pydantic
 
 from pytest_laguna.evidence.schemas import Schema
 
-Count = Annotated[int, pydantic.Field(ge=0)]
-Nanoseconds = Annotated[int, pydantic.Field(ge=0, lt=2**53)]
+LARGEST = 2**53
+"""From here on not every integer has a form of its own in canonical JSON."""
+
+Count = Annotated[int, pydantic.Field(ge=0, lt=LARGEST)]
+Nanoseconds = Annotated[int, pydantic.Field(ge=0, lt=LARGEST)]
 SegmentKind: TypeAlias = Literal["graph", "attention", "collective", "other"]
 
 

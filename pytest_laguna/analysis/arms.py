@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules over the four arms: each fresh, cold and whole, the tokens identical, the drafts at work and alike.
+
+Source: the preregistration of the persistent KV-cache views, Gate 2.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+from pytest_laguna.analysis import arm_pair
+from pytest_laguna.analysis.diagnostic_case import SPECULATING_ARMS, Case, Rule, RuleFinding, reported
+from pytest_laguna.analysis.process import judge_process
+from pytest_laguna.evidence.arm_record import Acceptance, Arm, ArmRecord, Planted, RankProcess
+from pytest_laguna.evidence.diagnostic_evidence import Missing, present
+from pytest_laguna.verdict import NotProvenError, Verdict
+
+
+def nothing_unexpected(case: Case) -> RuleFinding:
+    """Rule ``nothing-unexpected``: no arm and no packet beyond those of the plan has left anything."""
+    if case.evidence.unexpected:
+        return Verdict.VOID, f"{case.evidence.unexpected[0]}: expected the four arms and one packet a card, each once"
+    return None
+
+
+def ended_clean(case: Case) -> RuleFinding:
+    """Rule ``ended-clean``: the process of each arm ended by itself with exit code 0 and left nothing behind."""
+    for arm, run in case.evidence.arms.items():
+        if isinstance(run.process, Missing):
+            case.record(arm)  # raises the root cause where the arm left nothing at all
+        verdict, reason = judge_process(present(run.process))
+        if verdict is not Verdict.PASS:
+            said = f"; {run.record.reason}" if isinstance(run.record, Missing) and run.record.told else ""
+            return verdict, f"{arm}: {reason}{said}"
+    return None
+
+
+def as_asked(case: Case) -> RuleFinding:
+    """Rule ``as-asked``: each arm answers its own request, and the request is the plan's, without a planted defect."""
+    for arm in Arm:
+        record, request = case.record(arm), present(case.evidence.arms[arm].request)
+        if record.request != request:
+            return Verdict.VOID, f"{arm}: the record answers another request than its own"
+        seen = {name: getattr(request, name) for name in _asked(case, arm)}
+        for name, expected in _asked(case, arm).items():
+            if seen[name] != expected:
+                return Verdict.VOID, f"{arm}: {name} {seen[name]!r}; expected {expected!r}"
+    return None
+
+
+def _asked(case: Case, arm: Arm) -> Mapping[str, object]:
+    """What the plan says of an arm's request."""
+    return {
+        "arm": arm,
+        "lane": case.plan.lane,
+        "tokens": case.plan.completion_tokens,
+        "tensor_parallel_size": case.plan.ranks,
+        "collective_breaks": case.plan.collective_breaks,
+        "planted": Planted.NONE,
+        "profile_samples": case.plan.samples if arm.graphs else 0,
+    }
+
+
+def same_models_and_prompt(case: Case) -> RuleFinding:
+    """Rule ``same-models-and-prompt``: one target, one draft, and the same prompt tokens in all arms."""
+    records = {arm: case.record(arm) for arm in Arm}
+    teacher = records[Arm.Q1]
+    for arm, record in records.items():
+        pairs = {
+            "target": (teacher.request.target, record.request.target),
+            "prompt": (teacher.request.prompt, record.request.prompt),
+            "prompt tokens": (_prompt(teacher), _prompt(record)),
+            "draft": (records[Arm.EAGER].request.draft if arm.speculates else None, record.request.draft),
+        }
+        for name, (expected, seen) in pairs.items():
+            if seen != expected:
+                return Verdict.VOID, f"{arm}: {name} {seen!r}; expected {expected!r} as in the other arms"
+    return None
+
+
+def _prompt(record: ArmRecord) -> tuple[int, str]:
+    return record.prompt_tokens, record.prompt_token_sha256
+
+
+def own_processes(case: Case) -> RuleFinding:
+    """Rule ``own-processes``: every rank of every arm ran in a process that no other shared."""
+    seen: dict[RankProcess, str] = {}
+    for arm in Arm:
+        for report in case.record(arm).ranks:
+            process = report.process
+            if process in seen:
+                told = f"process {process.pid}, started at tick {process.start_ticks}, is also that of {seen[process]}"
+                return Verdict.VOID, f"{arm} rank {report.rank}: {told}; expected a fresh one"
+            seen[process] = f"{arm} rank {report.rank}"
+    return None
+
+
+def in_order(case: Case) -> RuleFinding:
+    """Rule ``in-order``: the processes of each arm started after all of the arm before it."""
+    for earlier, later in itertools.pairwise(Arm):
+        last = max(report.process.start_ticks for report in case.record(earlier).ranks)
+        first = min(report.process.start_ticks for report in case.record(later).ranks)
+        if first <= last:
+            return Verdict.VOID, f"{later}: started at tick {first}, {earlier} at {last}; expected {', '.join(Arm)}"
+    return None
+
+
+def one_generation(case: Case) -> RuleFinding:
+    """Rule ``one-generation``: one generation of the frozen length, which nothing but its length ended."""
+    for record in case.records():
+        seen, expected = (len(record.token_ids), record.finish_reason), (case.plan.completion_tokens, "length")
+        if seen != expected:
+            return Verdict.FAIL, f"{record.request.arm}: tokens and finish {seen}; expected {expected}"
+    return None
+
+
+def nothing_cached(case: Case) -> RuleFinding:
+    """Rule ``nothing-cached``: no token of the prompt came from a cache."""
+    for record in case.records():
+        if record.cached_tokens != 0:
+            return Verdict.FAIL, f"{record.request.arm}: {record.cached_tokens} cached tokens; expected 0"
+    return None
+
+
+def required_pairs(case: Case) -> RuleFinding:
+    """Rule ``required-pairs``: tokens and text of each pair that the plan names are equal bit for bit."""
+    if not case.plan.identical:
+        return Verdict.NOT_PROVEN, "the plan requires no pair of arms to be identical"
+    for first, second in case.plan.identical:
+        difference = _difference(case.record(first), case.record(second))
+        if difference:
+            return Verdict.FAIL, f"{first} and {second}: {difference}"
+    return None
+
+
+def other_pairs(case: Case) -> RuleFinding:
+    """Rule ``other-pairs``: whether the other pairs are identical too is listed."""
+    required = {frozenset(pair) for pair in case.plan.identical}
+    others = [pair for pair in itertools.combinations(Arm, 2) if frozenset(pair) not in required]
+    told = [
+        f"{first} and {second} {_difference(case.record(first), case.record(second)) or 'identical'}"
+        for first, second in others
+    ]
+    return reported("; ".join(told) or "every pair of arms is required to be identical")
+
+
+def _difference(first: ArmRecord, second: ArmRecord) -> str | None:
+    """The first difference between two generations; None when they are equal bit for bit."""
+    tokens = itertools.zip_longest(first.token_ids, second.token_ids)
+    for position, (one, other) in enumerate(tokens):
+        if one != other:
+            return f"differ at token {position}: {one} and {other}"
+    return "differ in text though not in tokens" if first.text_sha256 != second.text_sha256 else None
+
+
+def attention_equal(case: Case) -> RuleFinding:
+    """Rule ``attention-equal``: attention's outputs in both graph arms are equal bit for bit on each rank."""
+    return arm_pair.attention_equal(case.pair())
+
+
+def _accepted(case: Case) -> Iterator[tuple[Arm, Acceptance]]:
+    for record in case.records(SPECULATING_ARMS):
+        if record.acceptance is None or 0 in {record.acceptance.drafts, record.acceptance.draft_tokens}:
+            raise NotProvenError(f"{record.request.arm}: no draft cycle is recorded")
+        yield record.request.arm, record.acceptance
+
+
+def depth_equal(case: Case) -> RuleFinding:
+    """Rule ``depth-equal``: every speculating arm drafts to the frozen depth."""
+    for arm, acceptance in _accepted(case):
+        depth = len(acceptance.accepted_per_position)
+        if depth != case.plan.draft_tokens:
+            return Verdict.FAIL, f"{arm}: draft depth {depth}; expected {case.plan.draft_tokens}"
+    return None
+
+
+def proposals_whole(case: Case) -> RuleFinding:
+    """Rule ``proposals-whole``: each cycle proposed as many tokens as the draft is deep."""
+    for arm, acceptance in _accepted(case):
+        expected = acceptance.drafts * case.plan.draft_tokens
+        if acceptance.draft_tokens != expected:
+            told = f"{acceptance.draft_tokens} tokens proposed in {acceptance.drafts} cycles"
+            return Verdict.FAIL, f"{arm}: {told}; expected {expected}"
+    return None
+
+
+def cycles_account(case: Case) -> RuleFinding:
+    """Rule ``cycles-account``: the tokens are the first one, and of each cycle what was accepted and one more.
+
+    The last cycle may yield more than the length allows. Counters that do not account for the tokens count something
+    else, and token equality alone would not show it.
+    """
+    for arm, acceptance in _accepted(case):
+        yielded = 1 + acceptance.drafts + acceptance.accepted
+        if not yielded - case.plan.draft_tokens <= case.plan.completion_tokens <= yielded:
+            told = f"{acceptance.drafts} cycles and {acceptance.accepted} accepted tokens yield {yielded}"
+            return Verdict.VOID, f"{arm}: {told}; expected {case.plan.completion_tokens}"
+    return None
+
+
+def accepted_enough(case: Case) -> RuleFinding:
+    """Rule ``accepted-enough``: more is accepted a cycle than the plan's least; a dead draft bounds nothing."""
+    for arm, acceptance in _accepted(case):
+        if acceptance.accepted <= case.plan.accepted_per_cycle * acceptance.drafts:
+            told = f"{acceptance.accepted} tokens accepted in {acceptance.drafts} cycles"
+            return Verdict.FAIL, f"{arm}: {told}; expected more than {case.plan.accepted_per_cycle} each"
+    return None
+
+
+def rate_bounded(case: Case) -> RuleFinding:
+    """Rule ``rate-bounded``: accepted over proposed differs between any two speculating arms by at most the bound."""
+    rates = {arm: acceptance.accepted / acceptance.draft_tokens for arm, acceptance in _accepted(case)}
+    lowest, highest = min(rates, key=rates.__getitem__), max(rates, key=rates.__getitem__)
+    difference = rates[highest] - rates[lowest]
+    if difference > case.plan.acceptance_rate_difference:
+        told = f"{lowest} accepts {rates[lowest]:.6f} of its proposals, {highest} {rates[highest]:.6f}"
+        return Verdict.FAIL, f"{told}; expected a difference of at most {case.plan.acceptance_rate_difference}"
+    return None
+
+
+def accepted_by_position(case: Case) -> RuleFinding:
+    """Rule ``accepted-by-position``: in how many cycles each position was accepted is listed."""
+    return reported(
+        "; ".join(
+            f"{arm} {acceptance.accepted_per_position} of {acceptance.drafts}" for arm, acceptance in _accepted(case)
+        )
+    )
+
+
+ARMS_FRESH: Mapping[str, Rule] = {
+    "nothing-unexpected": nothing_unexpected,
+    "ended-clean": ended_clean,
+    "as-asked": as_asked,
+    "same-models-and-prompt": same_models_and_prompt,
+    "own-processes": own_processes,
+    "in-order": in_order,
+    "one-generation": one_generation,
+}
+
+CACHE_COLD: Mapping[str, Rule] = {"nothing-cached": nothing_cached}
+
+TOKENS_IDENTICAL: Mapping[str, Rule] = {
+    "required-pairs": required_pairs,
+    "attention-equal": attention_equal,
+    "other-pairs": other_pairs,
+}
+
+DRAFTS_BOUNDED: Mapping[str, Rule] = {
+    "depth-equal": depth_equal,
+    "proposals-whole": proposals_whole,
+    "cycles-account": cycles_account,
+    "accepted-enough": accepted_enough,
+    "rate-bounded": rate_bounded,
+    "accepted-by-position": accepted_by_position,
+}

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every rule of the exact diagnostic looks at: the plan, and evidence that says why it is not there."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias, TypeVar
+
+from pytest_laguna.analysis.arm_pair import Expected, Pair
+from pytest_laguna.analysis.process import judge_process
+from pytest_laguna.analysis.replay_checks import CONTAINMENT, preparation_checks
+from pytest_laguna.analysis.replay_profile import ArmProfile, reduce_profiles
+from pytest_laguna.evidence.arm_record import Arm, ArmRecord
+from pytest_laguna.evidence.diagnostic import DiagnosticPlan
+from pytest_laguna.evidence.diagnostic_evidence import DiagnosticEvidence, Missing, present
+from pytest_laguna.evidence.parity import PacketRecord
+from pytest_laguna.verdict import NotProvenError, Verdict
+
+Content = TypeVar("Content")
+
+RuleFinding: TypeAlias = "tuple[Verdict | None, str] | None"
+"""Nothing to say against the evidence, or the verdict and why; without a verdict it is only listed."""
+
+GRAPH_ARMS = tuple(arm for arm in Arm if arm.graphs)
+SPECULATING_ARMS = tuple(arm for arm in Arm if arm.speculates)
+
+
+def not_applicable(why: str) -> RuleFinding:
+    """What a rule gives that cannot be exercised here: it is listed and proves nothing."""
+    return None, f"not applicable: {why}"
+
+
+def reported(what: str) -> RuleFinding:
+    """What a rule gives that decides nothing."""
+    return None, f"reported: {what}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """The plan and the evidence."""
+
+    plan: DiagnosticPlan
+    evidence: DiagnosticEvidence
+
+    def record(self, arm: Arm) -> ArmRecord:
+        """What an arm did.
+
+        Raises:
+            NotProvenError: it left no record; the reason names what stopped it, or the first thing that went wrong.
+            UnusableEvidenceError: its record cannot be used.
+        """
+        return self._record_of(self.evidence.arms[arm].record)
+
+    def packet(self, position: int) -> PacketRecord:
+        """What a packet did; raises as ``record``."""
+        if position not in self.evidence.packets:
+            raise NotProvenError(f"packets/{position}: there is none{self._first_failure()}")
+        return self._record_of(self.evidence.packets[position].record)
+
+    def records(self, arms: tuple[Arm, ...] = tuple(Arm)) -> Iterator[ArmRecord]:
+        """What each arm did, in their order; raises as ``record`` where one did nothing."""
+        return map(self.record, arms)
+
+    def pair(self) -> Pair:
+        """The two graph arms, in the form of the rules that gate 1 judges them by; raises as ``record``."""
+        control, candidate = self.records(GRAPH_ARMS)
+        return Pair(control, candidate, self.expected())
+
+    def expected(self) -> Expected:
+        """What those rules expect."""
+        return Expected(
+            flag=self.plan.flag,
+            validator=self.plan.validator,
+            completion_tokens=self.plan.completion_tokens,
+            graphs=self.plan.topology.graphs,
+            breaks=self.plan.topology.breaks,
+            target_layers=self.plan.target_layers,
+        )
+
+    @functools.cached_property
+    def profiles(self) -> Mapping[Arm, ArmProfile]:
+        """The profiles of both graph arms, reduced in one pass over their files."""
+        return {
+            arm: reduce_profiles(
+                self.evidence.profiles[arm], {**CONTAINMENT, **preparation_checks(arm, self.plan.target_layers)}
+            )
+            for arm in GRAPH_ARMS
+        }
+
+    def _record_of(self, piece: Content | Missing) -> Content:
+        if isinstance(piece, Missing) and piece.verdict is Verdict.NOT_PROVEN and not piece.told:
+            raise NotProvenError(f"{piece.reason}{self._first_failure()}")
+        return present(piece)
+
+    def _first_failure(self) -> str:
+        """The first run that says why it left nothing, or whose process did not end well."""
+        for place, run in self.evidence.runs():
+            if isinstance(run.record, Missing) and run.record.told:
+                return f"; {run.record.reason}"
+            if not isinstance(run.process, Missing):
+                verdict, reason = judge_process(run.process)
+                if verdict is not Verdict.PASS:
+                    return f"; {place}: {reason}"
+        return ""
+
+
+Rule: TypeAlias = Callable[[Case], RuleFinding]

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules that every card has its parity packet, run in a fresh process, and that each packet's own rules hold."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from pytest_laguna.analysis import parity
+from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding, not_applicable
+from pytest_laguna.analysis.findings import gravest
+from pytest_laguna.analysis.process import judge_process
+from pytest_laguna.evidence.diagnostic_evidence import Missing, present
+from pytest_laguna.verdict import Verdict
+
+
+def one_a_card(case: Case) -> RuleFinding:
+    """Rule ``one-a-card``: there is a packet for each leased card, and for no other."""
+    for position in range(case.plan.ranks):
+        case.packet(position)  # raises the root cause where there is none
+    extra = sorted(case.evidence.packets.keys() - set(range(case.plan.ranks)))
+    if extra:
+        return Verdict.VOID, f"packets/{extra[0]}: expected packets of {case.plan.ranks} cards"
+    return None
+
+
+def packets_ended_clean(case: Case) -> RuleFinding:
+    """Rule ``packets-ended-clean``: the process of each packet ended by itself with code 0 and left nothing behind."""
+    for position, run in case.evidence.packets.items():
+        verdict, reason = judge_process(present(run.process))
+        if verdict is not Verdict.PASS:
+            said = f"; {run.record.reason}" if isinstance(run.record, Missing) and run.record.told else ""
+            return verdict, f"packets/{position}: {reason}{said}"
+    return None
+
+
+def packets_as_asked(case: Case) -> RuleFinding:
+    """Rule ``packets-as-asked``: each packet answers its own request, for the card at its position."""
+    for position in range(case.plan.ranks):
+        record, request = case.packet(position), present(case.evidence.packets[position].request)
+        if record.request != request or request.rank != position:
+            told = f"the record is of rank {record.request.rank}, the request of rank {request.rank}"
+            return Verdict.VOID, f"packets/{position}: {told}; expected one request for its card"
+    return None
+
+
+def packets_own_processes(case: Case) -> RuleFinding:
+    """Rule ``packets-own-processes``: each packet ran in a process that neither an arm nor another packet shared."""
+    arms = {arm: run.record for arm, run in case.evidence.arms.items() if not isinstance(run.record, Missing)}
+    seen = {report.process: f"{arm} rank {report.rank}" for arm, record in arms.items() for report in record.ranks}
+    for position in range(case.plan.ranks):
+        process = case.packet(position).process
+        if process in seen:
+            told = f"process {process.pid}, started at tick {process.start_ticks}, is also that of {seen[process]}"
+            return Verdict.VOID, f"packets/{position}: {told}; expected a fresh one"
+        seen[process] = f"packets/{position}"
+    return None
+
+
+def _packet_rule(case: Case, name: str) -> RuleFinding:
+    """A packet's own rule, over the packets of all cards."""
+    if case.plan.lane in parity.NOT_APPLICABLE.get(name, ()):
+        return not_applicable(f"lane {case.plan.lane}")
+    judged = [
+        parity.judge_packet(case.packet(position), case.plan.lane, card, case.plan.queries)[name]
+        for position, card in enumerate(case.plan.cards)
+    ]
+    return gravest([finding for finding in judged if finding is not None])
+
+
+PARITY_PACKETS: Mapping[str, Rule] = {
+    "one-a-card": one_a_card,
+    "packets-ended-clean": packets_ended_clean,
+    "packets-as-asked": packets_as_asked,
+    "packets-own-processes": packets_own_processes,
+    **{name: functools.partial(_packet_rule, name=name) for name in parity.RULES},
+}

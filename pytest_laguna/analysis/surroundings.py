@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules over what surrounds the diagnostic's runs: idle cards before and after each, and a host within its limits."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding, not_applicable
+from pytest_laguna.analysis.findings import gravest
+from pytest_laguna.analysis.host import HOST_RULES
+from pytest_laguna.analysis.idle import judge_idle
+from pytest_laguna.evidence.diagnostic_evidence import Missing, present
+from pytest_laguna.evidence.host import HostAudit, HostLimits
+from pytest_laguna.evidence.idle import IdleRecord
+from pytest_laguna.verdict import Verdict
+
+
+def before_first(case: Case) -> RuleFinding:
+    """Rule ``before-first``: the leased cards were idle before anything ran."""
+    return _idle(case, "idle-before.json", case.evidence.idle_before, "before", case.plan.cards)
+
+
+def after_packets(case: Case) -> RuleFinding:
+    """Rule ``after-packets``: the card of each packet was idle after it."""
+    for position, card in enumerate(case.plan.cards):
+        packet = case.evidence.packets.get(position)
+        if packet is None:
+            case.packet(position)  # raises the root cause
+        else:
+            finding = _idle(case, f"packets/{position}", packet.idle, "after", [card])
+            if finding is not None:
+                return finding
+    return None
+
+
+def after_arms(case: Case) -> RuleFinding:
+    """Rule ``after-arms``: the leased cards were idle after each arm."""
+    for arm, run in case.evidence.arms.items():
+        finding = _idle(case, str(arm), run.idle, "after", case.plan.cards)
+        if finding is not None:
+            return finding
+    return None
+
+
+def after_last(case: Case) -> RuleFinding:
+    """Rule ``after-last``: the leased cards were idle after everything had run."""
+    return _idle(case, "idle-after.json", case.evidence.idle_after, "after", case.plan.cards)
+
+
+def one_lease(case: Case) -> RuleFinding:
+    """Rule ``one-lease``: every look was under the same lease."""
+    tokens = {record.token for record in _idle_records(case)}
+    if len(tokens) > 1:
+        return Verdict.VOID, f"the looks name {len(tokens)} leases; expected one"
+    return None
+
+
+def _idle(
+    case: Case, where: str, piece: IdleRecord | Missing, phase: str, cards: Sequence[str]
+) -> tuple[Verdict, str] | None:
+    record = present(piece)
+    seen, expected = (record.phase, record.lane, record.cards), (phase, case.plan.lane, list(cards))
+    if seen != expected:
+        return Verdict.VOID, f"{where}: phase, lane and cards of the look {seen}; expected {expected}"
+    verdict, reason = judge_idle(record, case.plan.idle)
+    return None if verdict is Verdict.PASS else (verdict, f"{where}: {reason}")
+
+
+def _idle_records(case: Case) -> Iterator[IdleRecord]:
+    pieces = [case.evidence.idle_before, *(run.idle for _, run in case.evidence.runs()), case.evidence.idle_after]
+    return (piece for piece in pieces if not isinstance(piece, Missing))
+
+
+def _audits(case: Case) -> Iterator[tuple[str, HostAudit]]:
+    """The host around each packet and each arm."""
+    return ((place, present(run.host)) for place, run in case.evidence.runs())
+
+
+_LIMITS: Mapping[str, Callable[[HostLimits], bool]] = {
+    "temperature-within": lambda limits: limits.temperature_celsius is not None,
+    "not-throttled": lambda limits: limits.throttle_events is not None,
+    "kernel-log-quiet": lambda limits: limits.kernel_patterns is not None,
+    "memory-free": lambda limits: limits.memory_available_bytes is not None,
+    "load-low": lambda limits: limits.load is not None,
+    "no-foreign-holder": lambda limits: not limits.foreign_holders,
+}
+"""Whether the campaign limits at all what a rule of the host judges."""
+
+
+def _host(case: Case, name: str) -> RuleFinding:
+    """The rule of the host of that name, around each run."""
+    if name in _LIMITS and not _LIMITS[name](case.plan.host):
+        return not_applicable("the campaign sets no limit")
+    found = [
+        (finding[0], f"{where}: {finding[1]}")
+        for where, audit in _audits(case)
+        if (finding := HOST_RULES[name](audit, case.plan.host)) is not None
+    ]
+    return gravest(found)
+
+
+CARDS_IDLE: Mapping[str, Rule] = {
+    "before-first": before_first,
+    "after-packets": after_packets,
+    "after-arms": after_arms,
+    "after-last": after_last,
+    "one-lease": one_lease,
+}
+
+HOST_WITHIN_LIMITS: Mapping[str, Rule] = {name: functools.partial(_host, name=name) for name in HOST_RULES}

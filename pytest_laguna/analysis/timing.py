@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The six published timing gates, and what the samples can say beside the sign of each saving.
+
+The published rules look at the sign of a saving alone. Beside it stand the 95 % interval of the saving and the smallest
+saving that these samples could have told from nothing; they decide nothing. Source of the gates: the preregistration of
+the persistent KV-cache views, Gate 2, with its addenda.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case, Rule, RuleFinding, reported
+from pytest_laguna.analysis.order_statistics import compare_percentile
+from pytest_laguna.analysis.replay_rules import REPLAY_SAMPLES, VIEW_PREPARATIONS
+from pytest_laguna.analysis.statistics import linear_percentile
+from pytest_laguna.evidence.arm_record import Arm, ArmRecord
+from pytest_laguna.evidence.diagnostic import Comparison, Distribution
+from pytest_laguna.verdict import NotProvenError, Verdict
+
+CONFIDENCE = 0.95
+MEDIAN, P10, P90 = 0.5, 0.1, 0.9
+NANOSECONDS = 1_000_000_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gate:
+    """One published gate.
+
+    Attributes:
+        quantity: of the replays that it looks at; None for the wall time of the one generation.
+        fraction: the percentile.
+        strict: whether the saving must be above zero, or must not be below it.
+    """
+
+    quantity: str | None
+    fraction: float
+    strict: bool
+
+    def holds(self, saving: float) -> bool:
+        """Whether the published rule holds for a saving in nanoseconds."""
+        return saving > 0 if self.strict else saving >= 0
+
+
+GATES: Mapping[str, Gate] = {
+    "view_preparation": Gate("view_preparation", MEDIAN, strict=True),
+    "attention_host": Gate("attention_host", MEDIAN, strict=True),
+    "whole_replay": Gate("whole_replay", MEDIAN, strict=True),
+    "whole_replay_p90": Gate("whole_replay", P90, strict=False),
+    "post_replay_synchronise": Gate("post_replay_synchronise", MEDIAN, strict=False),
+    "generation_wall": Gate(None, MEDIAN, strict=True),
+}
+"""The last two are the preregistration's: no transfer of the saving into the wait, and a positive fresh wall effect."""
+
+
+def compare(name: str, control: Sequence[float], candidate: Sequence[float]) -> Comparison:
+    """One gate on the samples of both arms, in nanoseconds; one value an arm is compared without an interval."""
+    gate = GATES[name]
+    seen = compare_percentile(control, candidate, gate.fraction, CONFIDENCE)
+    return Comparison(
+        control=seen.control,
+        candidate=seen.candidate,
+        saving=seen.saving,
+        passed=gate.holds(seen.saving),
+        interval=seen.interval,
+        detectable=seen.detectable,
+    )
+
+
+def published_verdict(timing: Mapping[str, Comparison]) -> Literal["diagnostic_pass", "exact_timing_stop"]:
+    """What the published rules call an exact diagnostic with these six comparisons."""
+    return "diagnostic_pass" if all(timing[name].passed for name in GATES) else "exact_timing_stop"
+
+
+def compare_arms(case: Case) -> dict[str, Comparison]:
+    """The six gates.
+
+    Raises:
+        NotProvenError: a profile is not whole, or no measurement of what the plan says.
+        UnusableEvidenceError: likewise, or a record cannot be used.
+    """
+    for name, rule in {**REPLAY_SAMPLES, **VIEW_PREPARATIONS}.items():
+        finding = rule(case)
+        if finding is not None:
+            raise NotProvenError(f"{name}: {finding[1]}")
+    control, candidate = (_samples(case, arm) for arm in GRAPH_ARMS)
+    return {name: compare(name, control[name], candidate[name]) for name in GATES}
+
+
+def _samples(case: Case, arm: Arm) -> dict[str, Sequence[float]]:
+    """What each gate looks at in one arm, in nanoseconds."""
+    maxima = case.profiles[arm].maxima
+    return {
+        name: [generation_ns(case.record(arm))] if gate.quantity is None else maxima[gate.quantity]
+        for name, gate in GATES.items()
+    }
+
+
+def generation_ns(record: ArmRecord) -> int:
+    """Wall time of the one generation, recorded in seconds, to the nearest nanosecond."""
+    return round(record.generation_seconds * NANOSECONDS)
+
+
+def distributions(case: Case) -> dict[str, dict[str, Distribution]]:
+    """Every quantity of both graph arms that has samples."""
+    return {
+        arm.value: {name: _distribution(values) for name, values in case.profiles[arm].maxima.items() if values}
+        for arm in GRAPH_ARMS
+    }
+
+
+def _distribution(values: Sequence[int]) -> Distribution:
+    return Distribution(
+        minimum=min(values),
+        p10=linear_percentile(values, P10),
+        median=linear_percentile(values, MEDIAN),
+        p90=linear_percentile(values, P90),
+        maximum=max(values),
+    )
+
+
+def timing_rules(timing: Mapping[str, Comparison] | str) -> Mapping[str, Rule]:
+    """The rules of the clause ``timing``: that the arms were compared, and the six gates.
+
+    Args:
+        timing: the six comparisons, or why there are none.
+    """
+    gates = {name: functools.partial(_gate_holds, name=name, timing=timing) for name in GATES}
+    return {"compared": functools.partial(_compared, timing=timing), **gates}
+
+
+def _compared(_: Case, timing: Mapping[str, Comparison] | str) -> RuleFinding:
+    """Rule ``compared``: both arms were measured, whatever that says."""
+    return (Verdict.NOT_PROVEN, timing) if isinstance(timing, str) else None
+
+
+def _gate_holds(case: Case, name: str, timing: Mapping[str, Comparison] | str) -> RuleFinding:
+    """One rule a gate: a saving that does not hold stops the campaign where timing decides, and is listed elsewhere."""
+    decides = case.plan.decides == "exactness+timing"
+    if isinstance(timing, str):
+        return (Verdict.NOT_PROVEN, timing) if decides else reported("there is nothing to compare")
+    seen = timing[name]
+    expected = f"expected {'more than' if GATES[name].strict else 'at least'} 0"
+    told = f"{seen.control:.0f} ns to {seen.candidate:.0f} ns saves {seen.saving:.0f} ns"
+    if not decides:
+        return reported(f"{told}; the published rule, {expected}, {'holds' if seen.passed else 'does not hold'}")
+    return None if seen.passed else (Verdict.STOP, f"{told}; {expected}")

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules that the selector is the sole treatment, and that each arm ran what its selector says.
+
+Most of them are those by which gate 1 judges its pair of arms.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+
+from pytest_laguna.analysis import arm_pair
+from pytest_laguna.analysis.arm_pair import Pair
+from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding, reported
+from pytest_laguna.analysis.findings import Finding
+from pytest_laguna.evidence.arm_record import Arm, RankReport
+from pytest_laguna.verdict import UnusableEvidenceError, Verdict
+
+
+def _of_pair(rule: Callable[[Pair], Finding | None]) -> Rule:
+    """A rule over the two graph arms."""
+    return lambda case: rule(case.pair())
+
+
+def arm_local(case: Case) -> RuleFinding:
+    """Rule ``arm-local``: the variables that differ by their arm alone, and so are no treatment, are listed."""
+    control, candidate = (arm.environment for arm in case.pair().arms)
+    names = sorted(control.keys() & candidate.keys() - {case.plan.flag})
+    return reported(", ".join(name for name in names if control[name] != candidate[name]) or "no variable")
+
+
+def arguments_equal(case: Case) -> RuleFinding:
+    """Rule ``arguments-equal``: the kernel of every target layer was called with arguments of the same signatures."""
+    for control, candidate in _ranks(case):
+        where = f"rank {control.rank}"
+        if len(control.kernel_signatures) != case.plan.target_layers:
+            told = f"signatures of {len(control.kernel_signatures)} layers"
+            return Verdict.NOT_PROVEN, f"graph-control {where}: {told}; expected {case.plan.target_layers}"
+        for layer in sorted(control.kernel_signatures.keys() | candidate.kernel_signatures.keys()):
+            seen = (control.kernel_signatures.get(layer), candidate.kernel_signatures.get(layer))
+            if seen[0] != seen[1]:
+                return Verdict.FAIL, f"{where}: {layer}: control {seen[0]}, candidate {seen[1]}"
+    return None
+
+
+def allocations_equal(case: Case) -> RuleFinding:
+    """Rule ``allocations-equal``: each watched replay of the candidate allocates as often as the control's."""
+    for control, candidate in _ranks(case):
+        if not control.allocations:
+            return Verdict.NOT_PROVEN, f"graph-control rank {control.rank}: no replay was watched for allocations"
+        if control.allocations != candidate.allocations:
+            told = f"control {control.allocations}, candidate {candidate.allocations}"
+            return Verdict.FAIL, f"rank {control.rank}: allocations a replay: {told}; expected equal"
+    return None
+
+
+def _ranks(case: Case) -> Iterator[tuple[RankReport, RankReport]]:
+    control, candidate = case.pair().arms
+    if len(control.ranks) != len(candidate.ranks):
+        raise UnusableEvidenceError(
+            f"{len(control.ranks)} ranks in the control, {len(candidate.ranks)} in the candidate"
+        )
+    return zip(control.ranks, candidate.ranks, strict=True)
+
+
+def teachers_are_stock(case: Case) -> RuleFinding:
+    """Rule ``teachers-are-stock``: q1 and eager run without the candidate."""
+    for arm in (Arm.Q1, Arm.EAGER):
+        record = case.record(arm)
+        finding = arm_pair.control_is_stock(dataclasses.replace(case.pair(), control=record))
+        if finding is not None:
+            return finding[0], f"{arm}: {finding[1]}"
+        flag = record.environment.get(case.plan.flag)
+        if flag != "0":
+            return Verdict.VOID, f"{arm}: {case.plan.flag} is {flag!r}; expected '0'"
+    return None
+
+
+SOLE_TREATMENT: Mapping[str, Rule] = {
+    "same-request": _of_pair(arm_pair.same_request),
+    "same-engine": _of_pair(arm_pair.same_engine),
+    "sole-treatment": _of_pair(arm_pair.sole_treatment),
+    "arguments-equal": arguments_equal,
+    "allocations-equal": allocations_equal,
+    "arm-local": arm_local,
+}
+
+SELECTOR_PROVEN: Mapping[str, Rule] = {
+    "teachers-are-stock": teachers_are_stock,
+    "control-is-stock": _of_pair(arm_pair.control_is_stock),
+    "candidate-active": _of_pair(arm_pair.candidate_active),
+    "views-built-once": _of_pair(arm_pair.views_built_once),
+    "views-reach-kernel": _of_pair(arm_pair.views_reach_kernel),
+}

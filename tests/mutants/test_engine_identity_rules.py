@@ -377,9 +377,9 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
     (
         "engine-mapped",
         "other",
-        _at(f"{TREATED}1|0|path", "/usr/bin/python3.12"),
+        _both(_without(f"{TREATED}0|0"), _without(f"{TREATED}1|0")),
         VOID,
-        "graph-candidate rank 1: mapped 0",
+        "graph-candidate rank 0: mapped 0 files",
     ),
     ("engine-mapped", "content", _at(f"{CONTENT}program", "9" * 64), VOID, f"expected one with {'9' * 64}"),
     ("engine-mapped", "packet", _without("packets|0|0"), VOID, "packet 0: mapped 0 files"),

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the legs that exist to the analysis of the campaign: phase 1, promotion, interval and verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from pytest_laguna.analysis.endpoint.campaign_rules import CAMPAIGN_RULES, PHASE_1_LEGS, PROGRESS_RULES
+from pytest_laguna.analysis.endpoint.case import CAMPAIGN, CampaignCase, inexact_rows
+from pytest_laguna.analysis.endpoint.fact_rules import declared
+from pytest_laguna.analysis.endpoint.judged import Checked, Judged, judge
+from pytest_laguna.analysis.endpoint.leg_rules import LEG_RULES
+from pytest_laguna.analysis.endpoint.pair_rules import CONTROL_RULES, PAIR_RULES
+from pytest_laguna.analysis.endpoint.promotion import PROMOTION_RULES, dispose, weigh
+from pytest_laguna.analysis.endpoint.repetition import conclude, interval_superior, null_finds_nothing, null_narrow
+from pytest_laguna.evidence.endpoint_analysis import (
+    Conclusion,
+    Disposition,
+    EndpointAnalysis,
+    Exactness,
+    PhaseOne,
+    Promotion,
+    RepetitionFigures,
+    RuleFinding,
+)
+from pytest_laguna.evidence.endpoint_campaign import ABBA, EndpointPlan, Teacher, TeacherRow, block_orders
+from pytest_laguna.evidence.leg import LegRecord, SuiteRow
+from pytest_laguna.verdict import Verdict, worst
+
+EVERYWHERE = "everywhere"
+TIMING_RULES = frozenset({
+    "headline",
+    "rows-won",
+    "paired-median",
+    "cycle-saving",
+    "interval-superior",
+    *CONTROL_RULES,
+    *PROMOTION_RULES,
+})
+"""They decide where the plan says so and never in a null campaign. All other rules always do."""
+NULL_RULES = frozenset({"null-finds-nothing", "null-narrow"})
+"""They judge timing in its place in a null campaign, and are not asked in another."""
+RULES = frozenset({
+    *LEG_RULES,
+    *PAIR_RULES,
+    *CAMPAIGN_RULES,
+    *PROGRESS_RULES,
+    *TIMING_RULES,
+    *NULL_RULES,
+    "same-prompts",
+})
+
+
+def analyse_endpoint(
+    plan: EndpointPlan, legs: Sequence[LegRecord], *, teacher: Teacher, campaign: str
+) -> EndpointAnalysis:
+    """Judge the legs that exist.
+
+    It may be asked after any leg: ``phase_1.stops`` says that no other may be started.
+
+    Args:
+        plan: what the campaign froze.
+        legs: in the order in which they ran.
+        teacher: the canonical q1 answers.
+        campaign: the campaign's digest, from which the order of the legs follows.
+
+    Returns:
+        Figures, findings, disposition, promotion and verdict; NOT_PROVEN as long as a leg is missing.
+
+    Raises:
+        UnusableEvidenceError: a rank's proof of the candidate does not have its form.
+    """
+    case = CampaignCase(plan, teacher, campaign, tuple(legs))
+    judged = judge(case)
+    phase_1 = _phase_1(case)
+    several = _repetition(case, judged)
+    promotion = _promotion(case, judged)
+    disposition = _disposition(phase_1, promotion, gates_hold=not judged.against)
+    checked = [*judged.checked, *_progress(case, phase_1), *_decisions(plan, disposition, promotion, several)]
+    findings = list(_findings(plan, checked))
+    verdict = worst(finding.verdict for finding in findings if finding.decides)
+    promoted = verdict is Verdict.PASS and _promotes(plan, disposition, several)
+    return EndpointAnalysis(
+        verdict=verdict,
+        reason=_reason(findings, verdict, case, disposition),
+        published_verdict=worst(finding.verdict for finding in findings if finding.rule not in NULL_RULES),
+        label="single block" if plan.blocks == 1 else f"{plan.blocks} blocks",
+        decides=plan.decides,
+        disposition=disposition,
+        exactness=_exactness(case),
+        phase_1=phase_1,
+        promotion=promotion and promotion.model_copy(update={"promoted": promoted}),
+        repetition=several,
+        legs=list(judged.legs.values()),
+        pairs=list(judged.pairs),
+        declared={leg.place: declared(leg) for leg in case.cases},
+        findings=findings,
+    )
+
+
+def timing_decides(plan: EndpointPlan) -> bool:
+    """Whether timing can stop the campaign or promote its candidate."""
+    return plan.decides == "exactness+timing" and not plan.null
+
+
+def _phase_1(case: CampaignCase) -> PhaseOne | None:
+    """What the rules say of the first adjacent pair, as if no other leg had run."""
+    if len(case.legs) < PHASE_1_LEGS:
+        return None
+    first = CampaignCase(case.plan, case.teacher, case.campaign, case.legs[:PHASE_1_LEGS])
+    judged = judge(first)
+    passed = not judged.against and len(judged.pairs) == 1
+    return PhaseOne(passed=passed, stops=not passed and timing_decides(case.plan), reasons=judged.against)
+
+
+def _repetition(case: CampaignCase, judged: Judged) -> RepetitionFigures | None:
+    plan = case.plan
+    headlines = [judged.headlines(block) for block in range(1, plan.blocks + 1)]
+    if plan.repetition is None or any(len(block) < len(ABBA) for block in headlines):
+        return None
+    return conclude(plan.repetition, block_orders(case.campaign, plan.blocks), headlines)
+
+
+def _promotion(case: CampaignCase, judged: Judged) -> Promotion | None:
+    legs = judged.legs.values()
+    candidates = [(leg.headline, leg.headline_conventional) for leg in legs if leg.leg.startswith("B")]
+    controls = [leg.headline for leg in legs if leg.leg.startswith("A")]
+    if len(candidates) < 2 * case.plan.blocks or len(controls) < 2 * case.plan.blocks:
+        return None
+    return weigh(candidates, controls, case.plan.thresholds)
+
+
+def _disposition(phase_1: PhaseOne | None, promotion: Promotion | None, *, gates_hold: bool) -> Disposition:
+    if phase_1 is None:
+        return Disposition.INCOMPLETE
+    if not phase_1.passed:
+        return Disposition.PHASE_1_FAILED
+    return Disposition.PHASE_1_PASSED if promotion is None else dispose(promotion, gates_hold=gates_hold)
+
+
+def _progress(case: CampaignCase, phase_1: PhaseOne | None) -> Iterator[Checked]:
+    for rule, check in PROGRESS_RULES.items():
+        yield rule, CAMPAIGN, check(case, phase_1)
+
+
+def _decisions(
+    plan: EndpointPlan, disposition: Disposition, promotion: Promotion | None, several: RepetitionFigures | None
+) -> Iterator[Checked]:
+    if promotion is not None:
+        for rule, check in PROMOTION_RULES.items():
+            yield rule, CAMPAIGN, check(promotion)
+    if several is not None:
+        yield "interval-superior", CAMPAIGN, interval_superior(several)
+    if plan.null:
+        yield "null-finds-nothing", CAMPAIGN, null_finds_nothing(disposition, several)
+        if several is not None:
+            yield "null-narrow", CAMPAIGN, null_narrow(several)
+
+
+def _findings(plan: EndpointPlan, checked: Iterable[Checked]) -> Iterator[RuleFinding]:
+    """What was found, and one PASS for each rule that found nothing."""
+    of_rule: dict[str, list[Checked]] = {}
+    for one in checked:
+        of_rule.setdefault(one[0], []).append(one)
+    for rule, asked in of_rule.items():
+        decides = _decides(plan, rule)
+        against = [
+            RuleFinding(rule=rule, where=where, verdict=found[0], reason=found[1], decides=decides)
+            for _, where, found in asked
+            if found is not None
+        ]
+        yield from against or [
+            RuleFinding(rule=rule, where=EVERYWHERE, verdict=Verdict.PASS, reason="", decides=decides)
+        ]
+
+
+def _decides(plan: EndpointPlan, rule: str) -> bool:
+    if rule in NULL_RULES:
+        return plan.decides == "exactness+timing"
+    return rule not in TIMING_RULES or timing_decides(plan)
+
+
+def _promotes(plan: EndpointPlan, disposition: Disposition, several: RepetitionFigures | None) -> bool:
+    """The published rules and, beyond one block, the interval."""
+    superior = plan.repetition is None or (several is not None and several.conclusion is Conclusion.SUPERIOR)
+    return timing_decides(plan) and disposition is Disposition.RECORD and superior
+
+
+def _reason(findings: Sequence[RuleFinding], verdict: Verdict, case: CampaignCase, disposition: Disposition) -> str:
+    for finding in findings:
+        if finding.decides and finding.verdict is verdict is not Verdict.PASS:
+            return f"{finding.where}: {finding.rule}: {finding.reason}"
+    decided = sum(finding.decides for finding in findings)
+    return f"{decided} rules hold over {len(case.legs)} legs; {disposition}"
+
+
+def _exactness(case: CampaignCase) -> Exactness:
+    planned, later = case.plan.suite.prompts, case.legs[1:]
+    return Exactness(
+        teacher=sum(_exact_rows(leg, case.teacher.rows) for leg in case.legs),
+        teacher_planned=planned * len(case.legs),
+        cross_leg=sum(_exact_rows(leg, case.legs[0].rows) for leg in later),
+        cross_leg_planned=planned * len(later),
+    )
+
+
+def _exact_rows(leg: LegRecord, reference: Sequence[SuiteRow | TeacherRow]) -> int:
+    inexact = inexact_rows(leg.rows, reference)
+    return sum(place not in inexact for place in range(len(leg.rows)))

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules over all legs together: which of them ran, in what order, on which servers, and that they agree."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+
+from pytest_laguna.analysis.arm_pair import ARM_LOCAL_VARIABLES
+from pytest_laguna.analysis.endpoint.case import CampaignCase, inexact_rows, leg_place
+from pytest_laguna.analysis.findings import Finding
+from pytest_laguna.evidence.endpoint_analysis import PhaseOne
+from pytest_laguna.evidence.endpoint_campaign import planned_legs
+from pytest_laguna.evidence.idle import seconds_between
+from pytest_laguna.evidence.leg import LegRecord
+from pytest_laguna.evidence.rank_files import VARIABLE
+from pytest_laguna.verdict import Verdict
+
+LEG_LOCAL_VARIABLES = ARM_LOCAL_VARIABLES | {VARIABLE}
+"""What must differ: names drawn at random, and where a leg's ranks write what they say."""
+
+PHASE_1_LEGS = 2
+"""The first adjacent pair."""
+
+
+def teacher_pinned(case: CampaignCase) -> Finding | None:
+    """Rule ``teacher-pinned``: the teacher is the frozen one, and has a row for every prompt."""
+    pin = case.plan.teacher_sha256
+    if pin is not None and case.teacher.digest != pin:
+        return Verdict.VOID, f"the teacher's digest is {case.teacher.digest}; expected {pin}"
+    if len(case.teacher.rows) != case.plan.suite.prompts:
+        return Verdict.VOID, f"the teacher has {len(case.teacher.rows)} rows; expected {case.plan.suite.prompts}"
+    return None
+
+
+def legs_as_planned(case: CampaignCase) -> Finding | None:
+    """Rule ``legs-as-planned``: each leg is the next of the frozen order; none is repeated, replaced or added."""
+    planned = planned_legs(case.campaign, case.plan.blocks)
+    for place, leg in enumerate(case.legs):
+        seen = leg_place(leg.request.block, leg.request.leg)
+        if place >= len(planned):
+            return Verdict.FAIL, f"{seen} is leg {place + 1}; expected no more than {len(planned)}"
+        if (leg.request.block, leg.request.leg, leg.request.sequence) != (*planned[place], place + 1):
+            expected = leg_place(*planned[place])
+            return Verdict.FAIL, f"leg {place + 1} is {seen}, number {leg.request.sequence}; expected {expected}"
+    return None
+
+
+def legs_in_order(case: CampaignCase) -> Finding | None:
+    """Rule ``legs-in-order``: a leg starts when the one before it has ended."""
+    for leg in case.legs:
+        if seconds_between(leg.started, leg.ended) <= 0:
+            return Verdict.VOID, f"{_place(leg)} ended at {leg.ended}; expected later than its start {leg.started}"
+    for earlier, later in itertools.pairwise(case.legs):
+        if seconds_between(earlier.ended, later.started) < 0:
+            return Verdict.VOID, f"{_place(later)} started before {_place(earlier)} had ended; expected one at a time"
+    return None
+
+
+def servers_fresh(case: CampaignCase) -> Finding | None:
+    """Rule ``servers-fresh``: no two legs share a server, a nonce or a request."""
+    for earlier, later in itertools.combinations(case.legs, 2):
+        shared = [
+            name
+            for name, one, other in (
+                ("the server process", _process(earlier), _process(later)),
+                ("the nonce", earlier.server.nonce, later.server.nonce),
+            )
+            if one == other
+        ]
+        if {row.request_id for row in earlier.rows} & {row.request_id for row in later.rows}:
+            shared.append("a request id")
+        if shared:
+            return Verdict.VOID, f"{_place(earlier)} and {_place(later)} share {shared[0]}; expected fresh ones"
+    return None
+
+
+def sole_treatment(case: CampaignCase) -> Finding | None:
+    """Rule ``sole-treatment``: legs differ in the selector and in nothing else that they were told or ranks saw."""
+    settings = [_settings(leg, case.plan.selector.flag) for leg in case.legs]
+    for leg, seen in zip(case.legs, settings, strict=True):
+        for name, value in seen.items():
+            if value != settings[0][name]:
+                return (
+                    Verdict.VOID,
+                    f"{_place(leg)}: {name} is {value}; expected {settings[0][name]} as in {_place(case.legs[0])}",
+                )
+    return None
+
+
+def cross_leg_exact(case: CampaignCase) -> Finding | None:
+    """Rule ``cross-leg-exact``: every later leg has the first one's rows, token by token: 39 of 39."""
+    for leg in case.legs[1:]:
+        inexact = inexact_rows(leg.rows, case.legs[0].rows)
+        if inexact:
+            place, reason = min(inexact.items())
+            return Verdict.FAIL, f"{_place(leg)} against {_place(case.legs[0])}: row {place} {reason}"
+    return None
+
+
+CAMPAIGN_RULES: Mapping[str, Callable[[CampaignCase], Finding | None]] = {
+    "teacher-pinned": teacher_pinned,
+    "legs-as-planned": legs_as_planned,
+    "legs-in-order": legs_in_order,
+    "servers-fresh": servers_fresh,
+    "sole-treatment": sole_treatment,
+    "cross-leg-exact": cross_leg_exact,
+}
+
+
+def phase_1_stop(case: CampaignCase, phase_1: PhaseOne | None) -> Finding | None:
+    """Rule ``phase-1-stop``: after a failed phase 1 no further leg is started, where timing decides."""
+    if phase_1 is not None and phase_1.stops and len(case.legs) > PHASE_1_LEGS:
+        return Verdict.FAIL, f"{_place(case.legs[PHASE_1_LEGS])} ran after phase 1 had failed; expected no further leg"
+    return None
+
+
+def a2_after_b2(case: CampaignCase, _: PhaseOne | None) -> Finding | None:
+    """Rule ``a2-after-b2``: once the second candidate of a block has run its control runs too, whatever that gave."""
+    for block in range(1, case.plan.blocks + 1):
+        if case.leg(block, "B2") is not None and case.leg(block, "A2") is None:
+            missing = leg_place(block, "A2")
+            return Verdict.NOT_PROVEN, f"{missing} did not run though B2 did; expected it whatever B2 gave"
+    return None
+
+
+def legs_complete(case: CampaignCase, phase_1: PhaseOne | None) -> Finding | None:
+    """Rule ``legs-complete``: every planned leg ran, or phase 1 stopped the campaign after its two."""
+    stopped = phase_1 is not None and phase_1.stops
+    planned = planned_legs(case.campaign, case.plan.blocks)[: PHASE_1_LEGS if stopped else None]
+    missing = [leg_place(*leg) for leg in planned if case.leg(*leg) is None]
+    if missing:
+        return Verdict.NOT_PROVEN, f"{missing[0]} did not run; expected all of {len(planned)} legs"
+    return None
+
+
+PROGRESS_RULES: Mapping[str, Callable[[CampaignCase, PhaseOne | None], Finding | None]] = {
+    "phase-1-stop": phase_1_stop,
+    "a2-after-b2": a2_after_b2,
+    "legs-complete": legs_complete,
+}
+
+
+def _place(leg: LegRecord) -> str:
+    return leg_place(leg.request.block, leg.request.leg)
+
+
+def _process(leg: LegRecord) -> tuple[int, int]:
+    return leg.server.pid, leg.server.start_ticks
+
+
+def _without(variables: Mapping[str, str], names: AbstractSet[str]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if name not in names}
+
+
+def _settings(leg: LegRecord, flag: str) -> dict[str, object]:
+    """What must be equal in every leg."""
+    told = leg.request.model_dump(include={"lane", "model", "engine_arguments"})
+    told["variables"] = _without(leg.request.variables, {flag})
+    told["environments"] = [_without(state.variables, {flag, *LEG_LOCAL_VARIABLES}) for state in leg.ranks_captured]
+    told["versions"] = [state.versions for state in leg.ranks_captured]
+    told["model runners"] = [state.model_runner for state in leg.ranks_captured]
+    told["segment orders"] = [[graph.order_sha256 for graph in state.graphs] for state in leg.ranks_captured]
+    return told

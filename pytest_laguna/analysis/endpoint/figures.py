@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From legs to the numbers that the rules judge.
+
+Source of the formulas: the laboratory's endpoint protocol. A change in per cent is computed in the order of operations
+that gives the published figures to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from pytest_laguna.analysis.statistics import linear_percentile, sample_stdev
+from pytest_laguna.evidence.endpoint_analysis import BlockContrast, LegFigures, PairFigures
+from pytest_laguna.evidence.endpoint_campaign import RATE_TOKENS, Order
+from pytest_laguna.evidence.leg import Counters, LegName, LegRecord
+
+NANOSECONDS = 1_000_000_000
+ADJACENT: tuple[tuple[LegName, LegName], ...] = (("A1", "B1"), ("A2", "B2"))
+"""Control and candidate that ran next to each other; no other two legs are ever compared."""
+
+
+def legacy_rate(arrival_ns: Sequence[int]) -> float:
+    """Tokens/s over the first 100 tokens, as the published records count: 100 events over their 99 intervals.
+
+    Args:
+        arrival_ns: when each token arrived, in nanoseconds; at least 100, the last of them later than the first.
+    """
+    return RATE_TOKENS * NANOSECONDS / _span(arrival_ns)
+
+
+def conventional_rate(arrival_ns: Sequence[int]) -> float:
+    """Tokens/s over the same tokens, counting intervals: 99 over their span."""
+    return (RATE_TOKENS - 1) * NANOSECONDS / _span(arrival_ns)
+
+
+def as_conventional(legacy: float) -> float:
+    """The conventional rate of a published legacy one."""
+    return legacy / RATE_TOKENS * (RATE_TOKENS - 1)
+
+
+def change_percent(control: float, candidate: float) -> float:
+    """By how many per cent the candidate's value is above the control's."""
+    return (candidate - control) / control * 100
+
+
+def leg_figures(leg: LegRecord) -> LegFigures | None:
+    """The numbers of a leg; None where they cannot be had, and rules of the leg say why."""
+    moved = counter_changes(leg.counters_before, leg.counters_after)
+    drafts, proposed, accepted = (moved.get(name) for name in ("drafts", "draft_tokens", "accepted"))
+    seconds = decode_seconds(leg)
+    if drafts is None or proposed is None or accepted is None or seconds is None:
+        return None
+    if drafts < 1 or not 0 <= accepted <= proposed or proposed < 1 or len(leg.rows) < 2:  # noqa: PLR2004
+        return None
+    if any(not has_rate(row.arrival_ns) for row in leg.rows):
+        return None
+    rates = [legacy_rate(row.arrival_ns) for row in leg.rows]
+    return LegFigures(
+        block=leg.request.block,
+        leg=leg.request.leg,
+        row_rates=rates,
+        headline=statistics.median(rates),
+        headline_conventional=statistics.median(conventional_rate(row.arrival_ns) for row in leg.rows),
+        p10=linear_percentile(rates, 0.1),
+        mean=statistics.mean(rates),
+        stdev=sample_stdev(rates),
+        drafts=drafts,
+        draft_tokens=proposed,
+        accepted=accepted,
+        acceptance_rate=accepted / proposed,
+        target_cycle_ms=1000 * seconds / drafts,
+    )
+
+
+def has_rate(arrival_ns: Sequence[int]) -> bool:
+    """Whether there are enough tokens for a rate, and time passed between the first and the last of them."""
+    return len(arrival_ns) >= RATE_TOKENS and _span(arrival_ns) > 0
+
+
+def counter_changes(before: Counters, after: Counters) -> dict[str, int]:
+    """By how much each whole-number counter moved; one that is absent in either reading is absent here.
+
+    A label that appears is one that was at zero.
+    """
+    earlier, later = _whole(before), _whole(after)
+    changes = {name: later[name] - earlier[name] for name in earlier.keys() & later.keys()}
+    for name in ("accepted_per_position", "finished"):
+        first, last = (getattr(counters, name) for counters in (before, after))
+        changes |= {f"{name} {label}": last.get(label, 0) - first.get(label, 0) for label in first | last}
+    return changes
+
+
+def decode_seconds(leg: LegRecord) -> float | None:
+    """Decode time of all requests, in seconds; None where the server exposes no such counter."""
+    before, after = leg.counters_before.decode_seconds, leg.counters_after.decode_seconds
+    return None if before is None or after is None else after - before
+
+
+def pair_figures(control: LegFigures, candidate: LegFigures) -> PairFigures:
+    """The numbers of an adjacent pair; both have the same prompts in the same order."""
+    changes = [change_percent(*rates) for rates in zip(control.row_rates, candidate.row_rates, strict=True)]
+    return PairFigures(
+        block=control.block,
+        control=control.leg,
+        candidate=candidate.leg,
+        headline_change_percent=change_percent(control.headline, candidate.headline),
+        rows_won=sum(change > 0 for change in changes),
+        rows=len(changes),
+        median_row_change_percent=statistics.median(changes),
+        cycle_saving_ms=control.target_cycle_ms - candidate.target_cycle_ms,
+        acceptance_rate_change=candidate.acceptance_rate - control.acceptance_rate,
+    )
+
+
+def block_contrast(block: int, order: Order, headlines: Mapping[LegName, float]) -> BlockContrast:
+    """A block's datum: mean of the candidates' logarithmic headlines less the mean of the controls'."""
+    logs = {leg: math.log(rate) for leg, rate in headlines.items()}
+    contrast = (logs["B1"] + logs["B2"]) / 2 - (logs["A1"] + logs["A2"]) / 2
+    return BlockContrast(block=block, order=order, contrast=contrast)
+
+
+def start_stdev(blocks: Sequence[Mapping[LegName, float]]) -> float:
+    """Standard deviation of one start's logarithmic headline, pooled over the starts of one arm within a block.
+
+    Two starts of one arm differ by this deviation times the square root of two. A block's contrast, a difference of
+    two means of two, has this same deviation.
+
+    Args:
+        blocks: the headlines of each block's four legs.
+    """
+    pairs: list[tuple[LegName, LegName]] = [("A1", "A2"), ("B1", "B2")]
+    squares = [math.log(block[first] / block[second]) ** 2 / 2 for block in blocks for first, second in pairs]
+    return math.sqrt(math.fsum(squares) / len(squares))
+
+
+def _span(arrival_ns: Sequence[int]) -> int:
+    return arrival_ns[RATE_TOKENS - 1] - arrival_ns[0]
+
+
+def _whole(counters: Counters) -> dict[str, int]:
+    """The whole-number counters without labels that are there."""
+    fields = counters.model_dump(exclude={"file", "sha256", "decode_seconds", "accepted_per_position", "finished"})
+    return {name: cast("int", value) for name, value in fields.items() if value is not None}

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules over one leg: it is the leg that was planned, on a server that is ours, cold, exact and cleanly ended.
+
+Source: the laboratory's endpoint protocol, and public reports of benchmarks that measured another server or a warm one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+from pytest_laguna.analysis.arm_pair import CANDIDATE_CLASS
+from pytest_laguna.analysis.endpoint.case import LegCase
+from pytest_laguna.analysis.endpoint.counter_rules import COUNTER_RULES
+from pytest_laguna.analysis.endpoint.fact_rules import FACT_RULES
+from pytest_laguna.analysis.endpoint.figures import has_rate, leg_figures
+from pytest_laguna.analysis.findings import Finding
+from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.evidence.candidate_proof import CandidateProof
+from pytest_laguna.evidence.endpoint_campaign import RATE_TOKENS
+from pytest_laguna.evidence.leg import RankState
+from pytest_laguna.evidence.schemas import parse_model
+from pytest_laguna.verdict import Verdict
+
+
+def leg_named(case: LegCase) -> Finding | None:
+    """Rule ``leg-named``: the leg was told the arm and the selector's value that its name stands for."""
+    flag = case.plan.selector.flag
+    seen = (case.leg.request.arm, case.leg.request.variables.get(flag))
+    expected = (case.arm, case.selector_value)
+    if seen != expected:
+        return Verdict.VOID, f"arm and {flag} are {_pair(seen)}; expected {_pair(expected)}"
+    return None
+
+
+def suite_passed(case: LegCase) -> Finding | None:
+    """Rule ``suite-passed``: the frozen suite, by digest and count, each prompt once and in its order."""
+    if case.leg.request.suite != case.plan.suite:
+        return Verdict.VOID, f"suite {case.leg.request.suite}; expected {case.plan.suite}"
+    seen = [row.index for row in case.leg.rows]
+    if seen != list(range(case.plan.suite.prompts)):
+        return Verdict.VOID, f"rows {seen}; expected each of {case.plan.suite.prompts} once and in order"
+    return None
+
+
+def server_ours(case: LegCase) -> Finding | None:
+    """Rule ``server-ours``: it names our model and nonce alone, holds the port all along and gave every answer."""
+    server = case.leg.server
+    expected = {case.leg.request.model, server.nonce}
+    if set(server.models) != expected:
+        return Verdict.VOID, f"the server names {server.models}; expected {sorted(expected)}"
+    before, after = server.listener_before, server.listener_after
+    if (before.address, before.inode) != (after.address, after.inode):
+        return Verdict.VOID, f"the port's socket is {before.inode} before and {after.inode} after; expected the same"
+    for row in case.leg.rows:
+        if row.model != server.nonce:
+            return Verdict.VOID, f"row {row.index} was answered by {row.model!r}; expected the nonce {server.nonce}"
+    return None
+
+
+def selector_observed(case: LegCase) -> Finding | None:
+    """Rule ``selector-observed``: each rank found in its own environment what the leg was told, the selector first."""
+    flag = case.plan.selector.flag
+    told = {flag: case.selector_value} | case.leg.request.variables
+    for state in _states(case):
+        for name, value in told.items():
+            if state.variables.get(name) != value:
+                return Verdict.VOID, f"{_state(state)}: {name} is {state.variables.get(name)!r}; expected {value!r}"
+    return None
+
+
+def candidate_active(case: LegCase) -> Finding | None:
+    """Rule ``candidate-active``: the candidate's class runs on every rank of a candidate leg, and on none of a control.
+
+    A selector that nobody reads leaves everything else right.
+    """
+    wanted = case.arm is Arm.GRAPH_CANDIDATE
+    for state in _states(case):
+        proof = parse_model(dict(state.candidate), CandidateProof, f"{case.place} rank {state.rank} candidate proof")
+        active = proof.flag and proof.implementations == [CANDIDATE_CLASS] and bool(proof.layers)
+        absent = not proof.flag and CANDIDATE_CLASS not in proof.implementations and not proof.layers
+        if not (active if wanted else absent):
+            seen = f"flag {proof.flag}, {proof.implementations}, {len(proof.layers)} layers"
+            return Verdict.FAIL, f"{_state(state)}: {seen}; expected the candidate {'in all' if wanted else 'absent'}"
+    return None
+
+
+def captures_proven(case: LegCase) -> Finding | None:
+    """Rule ``captures-proven``: before the first request each rank held the frozen capture, and afterwards no other.
+
+    Upstream captures at start-up, so that no measured request pays for it; a loss of all graphs leaves tokens right.
+    """
+    topology = case.plan.topology
+    orders = set()
+    for moment, states in (("captured", case.leg.ranks_captured), ("served", case.leg.ranks_served)):
+        ranks = [state.rank for state in states]
+        if ranks != list(range(topology.ranks)) or {state.moment for state in states} != {moment}:
+            return Verdict.NOT_PROVEN, f"{moment}: ranks {ranks} are recorded; expected each of {topology.ranks} once"
+        for state in states:
+            targets = [graph for graph in state.graphs if graph.model == "target"]
+            seen = [(graph.graphs, graph.breaks) for graph in targets]
+            expected = (topology.graphs, topology.breaks)
+            if seen != [expected]:
+                return Verdict.FAIL, f"{_state(state)}: graphs and breaks {seen}; expected [{expected}]"
+            orders.add(targets[0].order_sha256)
+    if len(orders) != 1:
+        return Verdict.FAIL, f"segment orders {sorted(orders)}; expected one on every rank"
+    return None
+
+
+def one_at_a_time(case: LegCase) -> Finding | None:
+    """Rule ``one-at-a-time``: a row is sent when the one before it has ended."""
+    for earlier, later in itertools.pairwise(case.leg.rows):
+        if later.sent_ns < earlier.sent_ns + earlier.done_ns:
+            return (
+                Verdict.VOID,
+                f"row {later.index} was sent before row {earlier.index} had ended; expected one at once",
+            )
+    return None
+
+
+def rows_complete(case: LegCase) -> Finding | None:
+    """Rule ``rows-complete``: every row has the tokens that were counted, enough for a rate, and a known end."""
+    for row in case.leg.rows:
+        seen, counted = len(row.token_ids), row.usage.completion_tokens
+        if seen != counted:
+            return Verdict.VOID, f"row {row.index} has {seen} tokens; expected the {counted} that the server counted"
+        if not has_rate(row.arrival_ns):
+            return Verdict.VOID, f"row {row.index} has {seen} tokens; expected {RATE_TOKENS} that take some time"
+        full = counted == case.plan.suite.max_tokens
+        if row.finish_reason not in {"length", "stop"} or (row.finish_reason == "length" and not full):
+            return Verdict.VOID, f"row {row.index} ended by {row.finish_reason!r} after {counted} tokens"
+    reread = (case.leg.final_gate.rows, case.leg.final_gate.completion_tokens)
+    expected = (len(case.leg.rows), [row.usage.completion_tokens for row in case.leg.rows])
+    if reread != expected:
+        return Verdict.VOID, f"the kept streams hold {reread}; expected {expected}"
+    return None
+
+
+def fresh_unique(case: LegCase) -> Finding | None:
+    """Rule ``fresh-unique``: prompt ids, prompt texts and request ids are those of the rows, and each is there once."""
+    fresh, rows = case.leg.freshness, case.leg.rows
+    copies = {
+        "prompt ids": (fresh.prompt_ids, [row.prompt_id for row in rows]),
+        "prompt digests": (fresh.prompt_sha256, [row.prompt_sha256 for row in rows]),
+        "request ids": (fresh.request_ids, [row.request_id for row in rows]),
+    }
+    for name, (gathered, recorded) in copies.items():
+        if gathered != recorded:
+            return Verdict.VOID, f"{name} of the rows and of the freshness block differ; expected the same"
+        if len(set(gathered)) != len(gathered):
+            return Verdict.VOID, f"{len(set(gathered))} different {name} of {len(gathered)}; expected each once"
+    return None
+
+
+def cached_zero(case: LegCase) -> Finding | None:
+    """Rule ``cached-zero``: three copies of the cached tokens agree, and each is a zero for every row."""
+    copies = {
+        "rows": [row.usage.cached_tokens for row in case.leg.rows],
+        "freshness": case.leg.freshness.cached_tokens,
+        "final gate": case.leg.final_gate.cached_tokens,
+    }
+    expected = [0] * case.plan.suite.prompts
+    for name, copy in copies.items():
+        if copy != expected:
+            return Verdict.VOID, f"cached tokens of the {name} are {copy}; expected {len(expected)} zeros"
+    return None
+
+
+def cleanup_clean(case: LegCase) -> Finding | None:
+    """Rule ``cleanup-clean``: the pass, the stop, the workers and the cards ended well; a survivor is a failure."""
+    end = case.leg.end
+    statuses = end.cleanup.model_dump()
+    if end.cleanup.worker_status or end.cleanup.idle_status:
+        return Verdict.FAIL, f"{statuses}; expected no process left and idle cards"
+    if end.cleanup.original_status or end.cleanup.stop_status or end.reason:
+        return Verdict.VOID, f"{statuses}, {end.reason or 'no reason'}; expected zeros"
+    if end.cleanup.idle_status is None:
+        return Verdict.NOT_PROVEN, "nobody looked whether the cards were idle afterwards; expected idle_status 0"
+    return None
+
+
+def teacher_exact(case: LegCase) -> Finding | None:
+    """Rule ``teacher-exact``: every row equals the canonical q1 teacher's, token by token: 13 of 13."""
+    inexact = case.inexact_rows()
+    if inexact:
+        place, reason = min(inexact.items())
+        rows = len(case.teacher.rows)
+        return Verdict.FAIL, f"{rows - len(inexact)} of {rows} rows are the teacher's; row {place} {reason}"
+    return None
+
+
+def long_next(case: LegCase) -> Finding | None:
+    """Rule ``long-next``: the first row goes to the last token, and it and the row after it are exact."""
+    longest, tokens = case.plan.suite.max_tokens, case.leg.rows[0].usage.completion_tokens
+    if tokens != longest:
+        return Verdict.FAIL, f"row 0 has {tokens} tokens; expected {longest}"
+    inexact = case.inexact_rows()
+    for place in (0, 1):
+        if place in inexact:
+            return Verdict.FAIL, f"row {place} {inexact[place]}"
+    return None
+
+
+def rollover(case: LegCase) -> Finding | None:
+    """Rule ``rollover``: exactly one prompt is long enough to roll over the window, and its row is exact."""
+    bound = case.plan.suite.rollover_prompt_tokens
+    places = [row.index for row in case.leg.rows if row.usage.prompt_tokens >= bound]
+    if len(places) != 1:
+        return Verdict.VOID, f"rows {places} have prompts of {bound} tokens or more; expected exactly one"
+    inexact = case.inexact_rows()
+    if places[0] in inexact:
+        return Verdict.FAIL, f"row {places[0]} {inexact[places[0]]}"
+    return None
+
+
+def figures_taken(case: LegCase) -> Finding | None:
+    """Rule ``figures-taken``: the leg has the numbers that timing is judged by."""
+    if leg_figures(case.leg) is None:
+        return Verdict.NOT_PROVEN, "no figures: expected two rows or more with a rate each, and counters with a draft"
+    return None
+
+
+LEG_RULES: Mapping[str, Callable[[LegCase], Finding | None]] = {
+    "leg-named": leg_named,
+    "suite-passed": suite_passed,
+    "server-ours": server_ours,
+    "selector-observed": selector_observed,
+    "candidate-active": candidate_active,
+    "captures-proven": captures_proven,
+    "one-at-a-time": one_at_a_time,
+    "rows-complete": rows_complete,
+    "fresh-unique": fresh_unique,
+    "cached-zero": cached_zero,
+    **COUNTER_RULES,
+    **FACT_RULES,
+    "cleanup-clean": cleanup_clean,
+    "teacher-exact": teacher_exact,
+    "long-next": long_next,
+    "rollover": rollover,
+    "figures-taken": figures_taken,
+}
+
+
+def _states(case: LegCase) -> Iterator[RankState]:
+    yield from case.leg.ranks_captured
+    yield from case.leg.ranks_served
+
+
+def _state(state: RankState) -> str:
+    return f"rank {state.rank} ({state.moment})"
+
+
+def _pair(values: tuple[Arm, str | None]) -> str:
+    return f"{values[0]} and {values[1]!r}"

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules over an adjacent pair: the candidate against the control that ran next to it, and against no other.
+
+Source: the laboratory's causal gates of the breakable-graph (2026-07-24) and metadata (2026-07-25) crossovers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pytest_laguna.analysis.endpoint.figures import change_percent
+from pytest_laguna.analysis.findings import Finding
+from pytest_laguna.evidence.endpoint_analysis import LegFigures, PairFigures
+from pytest_laguna.evidence.endpoint_campaign import EndpointThresholds
+from pytest_laguna.evidence.leg import LegRecord
+from pytest_laguna.verdict import Verdict
+
+
+def same_prompts(control: LegRecord, candidate: LegRecord) -> Finding | None:
+    """Rule ``same-prompts``: both legs have the same prompts, by name, text and tokens, in the same order."""
+    for one, other in zip(control.rows, candidate.rows, strict=False):
+        asked = [(row.prompt_id, row.prompt_sha256, row.prompt_token_sha256) for row in (one, other)]
+        if asked[0] != asked[1]:
+            return Verdict.VOID, f"row {one.index} asks {one.prompt_id!r} and {other.prompt_id!r}; expected one prompt"
+    if len(control.rows) != len(candidate.rows):
+        return Verdict.VOID, f"{len(control.rows)} against {len(candidate.rows)} rows; expected the same number"
+    return None
+
+
+def acceptance_drift(pair: PairFigures, thresholds: EndpointThresholds) -> Finding | None:
+    """Rule ``acceptance-drift``: the acceptance rate moves by no more than the bound, in either direction."""
+    if abs(pair.acceptance_rate_change) > thresholds.acceptance_drift:
+        bound = thresholds.acceptance_drift
+        return Verdict.STOP, f"the acceptance rate moves by {pair.acceptance_rate_change}; expected at most {bound}"
+    return None
+
+
+def headline(pair: PairFigures, thresholds: EndpointThresholds) -> Finding | None:
+    """Rule ``headline``: the candidate's headline is ahead by the frozen gain."""
+    if not thresholds.headline.reached(pair.headline_change_percent):
+        return Verdict.STOP, f"the headline gains {pair.headline_change_percent} %; expected {thresholds.headline}"
+    return None
+
+
+def rows_won(pair: PairFigures, thresholds: EndpointThresholds) -> Finding | None:
+    """Rule ``rows-won``: the candidate is strictly faster in enough rows."""
+    if pair.rows_won < thresholds.rows_won:
+        return Verdict.STOP, f"{pair.rows_won} of {pair.rows} rows are won; expected at least {thresholds.rows_won}"
+    return None
+
+
+def paired_median(pair: PairFigures, thresholds: EndpointThresholds) -> Finding | None:
+    """Rule ``paired-median``: the median of the rows' changes reaches the frozen gain."""
+    if not thresholds.paired_median.reached(pair.median_row_change_percent):
+        seen = pair.median_row_change_percent
+        return Verdict.STOP, f"the median row gains {seen} %; expected {thresholds.paired_median}"
+    return None
+
+
+def cycle_saving(pair: PairFigures, thresholds: EndpointThresholds) -> Finding | None:
+    """Rule ``cycle-saving``: a target cycle takes less time, by the frozen saving at least."""
+    if pair.cycle_saving_ms < thresholds.cycle_saving_ms:
+        bound = thresholds.cycle_saving_ms
+        return Verdict.STOP, f"a target cycle saves {pair.cycle_saving_ms} ms; expected at least {bound} ms"
+    return None
+
+
+def control_health(control: LegFigures, thresholds: EndpointThresholds) -> Finding | None:
+    """Rule ``control-health``: a control runs as fast as the record says; outside nothing can be concluded."""
+    bound = thresholds.control_health_percent
+    if bound is None:
+        return None
+    change = change_percent(thresholds.record, control.headline)
+    if abs(change) > bound:
+        return Verdict.STOP, f"the control is {change} % off the record {thresholds.record}; expected at most {bound} %"
+    return None
+
+
+PAIR_RULES: Mapping[str, Callable[[PairFigures, EndpointThresholds], Finding | None]] = {
+    "acceptance-drift": acceptance_drift,
+    "headline": headline,
+    "rows-won": rows_won,
+    "paired-median": paired_median,
+    "cycle-saving": cycle_saving,
+}
+CONTROL_RULES: Mapping[str, Callable[[LegFigures, EndpointThresholds], Finding | None]] = {
+    "control-health": control_health
+}

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What could be submitted, and what the published rules make of a campaign.
+
+Source: the laboratory's two graph crossovers. The value is always the lower candidate start's, never the better
+one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from pytest_laguna.analysis.findings import Finding
+from pytest_laguna.evidence.endpoint_analysis import Disposition, Promotion
+from pytest_laguna.evidence.endpoint_campaign import EndpointThresholds
+from pytest_laguna.verdict import Verdict
+
+
+def weigh(
+    candidates: Sequence[tuple[float, float]], controls: Sequence[float], thresholds: EndpointThresholds
+) -> Promotion:
+    """What the starts could be promoted to; whether they are is for the rules to say.
+
+    Args:
+        candidates: legacy and conventional headline of every B leg, in tokens/s.
+        controls: legacy headline of every A leg.
+        thresholds: the record and the floor.
+    """
+    legacy, conventional = min(candidates)
+    multiple = legacy / thresholds.record
+    return Promotion(
+        value=legacy,
+        value_conventional=conventional,
+        above_record=legacy - thresholds.record,
+        above_record_percent=(multiple - 1) * 100,
+        multiple_of_record=multiple,
+        lowest_control=min(controls),
+        record=thresholds.record,
+        practical_floor=thresholds.practical_floor,
+        promoted=False,
+    )
+
+
+def lower_start_wins(promotion: Promotion) -> Finding | None:
+    """Rule ``lower-start-wins``: the slower candidate start is faster than the slower control start."""
+    if promotion.value <= promotion.lowest_control:
+        bar = promotion.lowest_control
+        return Verdict.STOP, f"the lower candidate start is {promotion.value}; expected more than the control's {bar}"
+    return None
+
+
+def above_record(promotion: Promotion) -> Finding | None:
+    """Rule ``above-record``: the lower candidate start is strictly above the approved record."""
+    if promotion.value <= promotion.record:
+        bar = promotion.record
+        return Verdict.STOP, f"the lower candidate start is {promotion.value}; expected strictly more than {bar}"
+    return None
+
+
+def above_practical_floor(promotion: Promotion) -> Finding | None:
+    """Rule ``above-practical-floor``: it is strictly above the floor too, where the campaign has one."""
+    bar = promotion.practical_floor
+    if bar is not None and promotion.value <= bar:
+        return Verdict.STOP, f"the lower candidate start is {promotion.value}; expected strictly more than {bar}"
+    return None
+
+
+PROMOTION_RULES: Mapping[str, Callable[[Promotion], Finding | None]] = {
+    "lower-start-wins": lower_start_wins,
+    "above-record": above_record,
+    "above-practical-floor": above_practical_floor,
+}
+
+
+def dispose(promotion: Promotion, *, gates_hold: bool) -> Disposition:
+    """The published disposition of a campaign whose legs all ran.
+
+    Args:
+        promotion: what could be submitted.
+        gates_hold: whether every rule over legs, pairs and campaign is satisfied.
+    """
+    if not gates_hold or lower_start_wins(promotion) is not None:
+        return Disposition.NEGATIVE
+    if above_record(promotion) is None and above_practical_floor(promotion) is None:
+        return Disposition.RECORD
+    if promotion.practical_floor is None:
+        return Disposition.BELOW_RECORD_FLOOR
+    return Disposition.BELOW_PRACTICAL_FLOOR

@@ -1,0 +1,580 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rule of the endpoint campaign has a mutant: four legs that keep all rules, with one fact changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_laguna.analysis.endpoint import analyse_endpoint
+from pytest_laguna.analysis.endpoint.analyse import NULL_RULES, RULES, TIMING_RULES
+from pytest_laguna.evidence.arm_record import token_digest
+from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
+from pytest_laguna.evidence.endpoint_campaign import METADATA_20260725, EndpointPlan, Repetition
+from pytest_laguna.verdict import UnusableEvidenceError, Verdict
+from tests import endpoint_legs as lab
+
+Legs = list[dict[str, Any]]
+Change = Callable[[Legs], None]
+
+A1, B1, B2, A2 = 0, 1, 2, 3
+FLAG = lab.FLAG
+REPETITION = Repetition(blocks=6, margin_percent=0.5, confidence=0.95, sign_flip_level=0.025, effect_percent=1.0)
+
+
+def analyse(legs: Legs, plan: EndpointPlan | None = None) -> EndpointAnalysis:
+    return analyse_endpoint(plan or lab.plan(), lab.records(legs), teacher=lab.TEACHER, campaign=lab.CAMPAIGN)
+
+
+def put(leg: int, path: str, value: Any) -> Change:
+    """Set one field of one leg; the path is joined by bars, numbers index lists."""
+
+    def change(legs: Legs) -> None:
+        *parents, last = path.split("|")
+        target: Any = legs[leg]
+        for part in parents:
+            target = target[int(part)] if isinstance(target, list) else target[part]
+        target[int(last) if isinstance(target, list) else last] = value
+
+    return change
+
+
+def both(*changes: Change) -> Change:
+    def change(legs: Legs) -> None:
+        for one in changes:
+            one(legs)
+
+    return change
+
+
+def token(leg: int, row: int, position: int) -> Change:
+    def change(legs: Legs) -> None:
+        changed = legs[leg]["rows"][row]
+        changed["token_ids"][position] += 1
+        changed["token_sha256"] = token_digest(changed["token_ids"])
+
+    return change
+
+
+def shorten(leg: int, row: int, tokens: int) -> Change:
+    """An answer of fewer tokens, everywhere where it is told."""
+
+    def change(legs: Legs) -> None:
+        changed = legs[leg]["rows"][row]
+        lost = len(changed["token_ids"]) - tokens
+        for name in ("token_ids", "arrival_ns", "event_tokens"):
+            changed[name] = changed[name][:tokens]
+        changed["token_sha256"] = token_digest(changed["token_ids"])
+        changed["usage"]["completion_tokens"] = legs[leg]["final_gate"]["completion_tokens"][row] = tokens
+        changed["finish_reason"] = "stop"
+        legs[leg]["counters_after"]["generated_tokens"] -= lost
+
+    return change
+
+
+def drop(place: int) -> Change:
+    return lambda legs: legs.__delitem__(place)
+
+
+def keep(count: int) -> Change:
+    return lambda legs: legs.__delitem__(slice(count, None))
+
+
+def swap(legs: Legs) -> None:
+    """B2 takes A2's place: then A1 and B1 are not followed by the second candidate."""
+    legs[B2], legs[A2] = legs[A2], legs[B2]
+
+
+def fifth(legs: Legs) -> None:
+    start = lab.metadata_starts()["B1"]
+    legs.append(lab.leg("B1", 1, 5, start, candidate=True))
+
+
+def other_prompt(legs: Legs) -> None:
+    legs[B1]["rows"][3]["prompt_token_sha256"] = "0" * 64
+
+
+def retold(leg: int, **changed: Any) -> Change:
+    """The leg again, from a start with other figures."""
+
+    def change(legs: Legs) -> None:
+        name = legs[leg]["request"]["leg"]
+        start = dataclasses.replace(lab.metadata_starts()[name], **changed)
+        legs[leg] = lab.leg(name, 1, leg + 1, start, candidate=name.startswith("B"))
+
+    return change
+
+
+def rates(leg: int, change_row: Callable[[int, float], float]) -> Change:
+    def change(legs: Legs) -> None:
+        name = legs[leg]["request"]["leg"]
+        seen = [change_row(row, rate) for row, rate in enumerate(lab.metadata_starts()[name].rates)]
+        retold(leg, rates=seen)(legs)
+
+    return change
+
+
+def scale(**factors: float) -> Change:
+    """All four legs again, some of them faster."""
+    return lambda legs: legs.__setitem__(slice(None), lab.legs(lab.scaled(lab.metadata_starts(), **factors)))
+
+
+METADATA = lab.metadata_starts()
+V, F, S, N = Verdict.VOID, Verdict.FAIL, Verdict.STOP, Verdict.NOT_PROVEN
+
+MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
+    ("leg-named", "arm", put(B1, "request|arm", "graph-control"), V, "graph-control and '1'; expected graph-candidate"),
+    ("leg-named", "selector", put(A1, f"request|variables|{FLAG}", "1"), V, "graph-control and '1'; expected graph-c"),
+    ("suite-passed", "other file", put(A1, "request|suite|sha256", "0" * 64), V, "expected suite_id="),
+    ("suite-passed", "six prompts", put(A2, "request|suite|prompts", 6), V, "prompts=6"),
+    ("suite-passed", "order", put(B2, "rows|4|index", 5), V, "[0, 1, 2, 3, 5, 5,"),
+    ("server-ours", "other model", put(B1, "server|models|0", "other"), V, "the server names ['other',"),
+    (
+        "server-ours",
+        "no nonce",
+        put(B1, "server|models", ["laguna"]),
+        V,
+        "the server names ['laguna']; expected ['0000",
+    ),
+    ("server-ours", "port moved", put(B1, "server|listener_after|inode", 1), V, "socket is 902 before and 1 after"),
+    ("server-ours", "other answer", put(A1, "rows|7|model", "other"), V, "row 7 was answered by 'other'"),
+    (
+        "selector-observed",
+        "unset",
+        put(B1, f"ranks_served|2|variables|{FLAG}", "2"),
+        V,
+        f"rank 2 (served): {FLAG} is '2'",
+    ),
+    ("selector-observed", "other", put(B1, "ranks_captured|0|variables|OMP_NUM_THREADS", "9"), V, "rank 0 (captured)"),
+    ("candidate-active", "no reader", put(B1, "ranks_captured|3|candidate|layers", {}), F, "rank 3 (captured): flag T"),
+    ("candidate-active", "stock", put(B2, "ranks_served|0|candidate|implementations", ["x"]), F, "expected the candid"),
+    ("candidate-active", "in control", put(A1, "ranks_served|1|candidate|flag", True), F, "rank 1 (served): flag True"),
+    ("captures-proven", "lost", put(A1, "ranks_captured|1|graphs", []), F, "rank 1 (captured): graphs and breaks []"),
+    ("captures-proven", "fewer", put(B1, "ranks_served|0|graphs|0|graphs", 145), F, "[(145, 145)]; expected [(146"),
+    ("captures-proven", "order", put(B1, "ranks_served|0|graphs|0|order_sha256", "0" * 64), F, "segment orders ['000"),
+    ("captures-proven", "rank", put(A2, "ranks_captured|3|rank", 2), N, "ranks [0, 1, 2, 2] are recorded"),
+    ("captures-proven", "moment", put(A2, "ranks_captured|0|moment", "served"), N, "captured: ranks"),
+    ("one-at-a-time", "overlap", put(B1, "rows|3|sent_ns", 0), V, "row 3 was sent before row 2 had ended"),
+    ("rows-complete", "usage", put(B1, "rows|2|usage|completion_tokens", 511), V, "row 2 has 512 tokens; expected the"),
+    ("rows-complete", "short", shorten(B1, 10, 99), V, "row 10 has 99 tokens; expected 100 that take some time"),
+    ("rows-complete", "length", put(A1, "rows|10|finish_reason", "length"), V, "ended by 'length' after 296 tokens"),
+    ("rows-complete", "error", put(A1, "rows|10|finish_reason", "abort"), V, "ended by 'abort' after 296 tokens"),
+    ("rows-complete", "streams", put(A1, "final_gate|rows", 12), V, "the kept streams hold (12,"),
+    ("fresh-unique", "request", put(A1, "freshness|request_ids|1", "leg-1-row-0"), V, "request ids of the rows and of"),
+    (
+        "fresh-unique",
+        "twice",
+        both(put(A1, "freshness|request_ids|1", "leg-1-row-0"), put(A1, "rows|1|request_id", "leg-1-row-0")),
+        V,
+        "12 different request ids of 13",
+    ),
+    (
+        "cached-zero",
+        "row",
+        put(B1, "rows|5|usage|cached_tokens", 64),
+        V,
+        "cached tokens of the rows are [0, 0, 0, 0, 0, 6",
+    ),
+    ("cached-zero", "freshness", put(B1, "freshness|cached_tokens|5", 64), V, "cached tokens of the freshness are"),
+    ("cached-zero", "final gate", put(B1, "final_gate|cached_tokens", [0] * 12), V, "cached tokens of the final gate"),
+    (
+        "counters-present",
+        "drafts",
+        put(B1, "counters_after|drafts", None),
+        N,
+        "after the suite the server exposes no dr",
+    ),
+    ("counters-present", "finished", put(A1, "counters_before|finished", {}), N, "before the suite the server exposes"),
+    (
+        "counters-start-zero",
+        "warm",
+        put(B1, "counters_before|decode_count", 1),
+        V,
+        "decode_count is 1 before the suite",
+    ),
+    ("counters-start-zero", "finished", put(B1, "counters_before|finished|stop", 1), V, "finished stop is 1 before"),
+    (
+        "counters-start-zero",
+        "position",
+        put(B1, "counters_before|accepted_per_position|3", 2),
+        V,
+        "accepted_per_position 3 is 2",
+    ),
+    (
+        "counters-start-zero",
+        "seconds",
+        put(B1, "counters_before|decode_seconds", 0.5),
+        V,
+        "decode_seconds is 0.5 before",
+    ),
+    ("counters-rise", "falls", put(A1, "counters_after|preemptions", -1), V, "preemptions changed by -1"),
+    ("counters-rise", "seconds", put(A1, "counters_after|decode_seconds", -1.0), V, "decode_seconds changed by -1.0"),
+    (
+        "positions-contiguous",
+        "gap",
+        put(B2, "counters_after|accepted_per_position", {"0": 4642, "2": 0}),
+        V,
+        "after; expected ['0', '1'] twice",
+    ),
+    (
+        "decode-count",
+        "hidden request",
+        put(A2, "counters_after|decode_count", 14),
+        V,
+        "14 requests decoded; expected ex",
+    ),
+    ("counters-add-up", "positions", put(A2, "counters_after|accepted", 4640), V, "accepted over positions: 4641"),
+    (
+        "counters-add-up",
+        "finished",
+        put(A2, "counters_after|finished|abort", 1),
+        V,
+        "finished requests: 14; expected 13",
+    ),
+    (
+        "counters-add-up",
+        "prompt",
+        put(A2, "counters_after|prompt_tokens", 2000),
+        V,
+        "prompt tokens: 2000; expected 2364",
+    ),
+    (
+        "counters-add-up",
+        "generated",
+        put(A2, "counters_after|generated_tokens", 1),
+        V,
+        "generated tokens: 1; expected 63",
+    ),
+    ("acceptance-possible", "no draft", put(B1, "counters_after|drafts", 0), V, "0 drafts, 12026 proposed"),
+    ("acceptance-possible", "more", put(B1, "counters_after|draft_tokens", 4000), V, "4000 proposed and 4644 accepted"),
+    (
+        "acceptance-possible",
+        "rising",
+        put(B1, "counters_after|accepted_per_position|6", 700),
+        V,
+        "position 6 is accepted 700 times; expected at most 663",
+    ),
+    (
+        "prefix-cache-cold",
+        "hit",
+        put(B1, "counters_after|prefix_cache_hits", 64),
+        V,
+        "after the suite {'prefix_cache_hi",
+    ),
+    ("prefix-cache-cold", "tier", put(B1, "counters_after|external_cache_hits", 64), V, "{'external_cache_hits': 64}"),
+    ("prefix-cache-cold", "unknown", put(B1, "counters_after|prefix_cache_hits", None), N, "no prefix_cache_hits"),
+    ("no-retry", "absent", put(A1, "facts|no_retry", None), N, "nothing was observed, so it is not declared"),
+    ("no-retry", "twice", put(A1, "rows|5|response_id", "chatcmpl-1-4"), V, "12 response ids in 13 rows"),
+    ("no-warm-up", "absent", put(A1, "facts|no_warm_up", None), N, "nothing was observed"),
+    ("no-warm-up", "generated", put(A1, "counters_before|generated_tokens", 1), V, "1 tokens were generated before"),
+    ("fresh-service", "absent", put(B2, "facts|fresh_service", None), N, "nothing was observed"),
+    ("fresh-service", "restarted", put(B2, "ranks_served|3|pid", 4), V, "expected the same"),
+    ("no-network", "absent", put(A1, "facts|no_network", None), N, "nothing was observed"),
+    (
+        "no-network",
+        "abroad",
+        put(A1, "sockets|4|foreign", ["tcp 10.0.0.2:1 -> 10.0.0.9:443"]),
+        V,
+        "10.0.0.9:443; expec",
+    ),
+    (
+        "no-network",
+        "unseen",
+        put(A1, "sockets|13|moment", "ready"),
+        N,
+        "no look at the sockets after long-rollover-repo",
+    ),
+    ("no-history", "absent", put(A1, "facts|no_history", None), N, "nothing was observed"),
+    (
+        "no-history",
+        "broken",
+        put(A1, "facts|no_history", {"holds": False, "observation": "row 2 sends 3 messages"}),
+        V,
+        "does not hold: row 2 sends 3 messages",
+    ),
+    ("no-ngram", "absent", put(A1, "facts|no_ngram", None), N, "nothing was observed"),
+    ("no-response-reuse", "absent", put(A1, "facts|no_response_reuse", None), N, "nothing was observed"),
+    ("no-prefix-reuse", "absent", put(A1, "facts|no_prefix_reuse", None), N, "nothing was observed"),
+    ("cleanup-clean", "worker", put(B2, "end|cleanup|worker_status", 1), F, "expected no process left and idle cards"),
+    ("cleanup-clean", "idle", put(B2, "end|cleanup|idle_status", 1), F, "expected no process left and idle cards"),
+    ("cleanup-clean", "stop", put(B2, "end|cleanup|stop_status", 1), V, "no reason; expected zeros"),
+    ("cleanup-clean", "reason", put(B2, "end|reason", "row 3 broke off"), V, "row 3 broke off; expected zeros"),
+    ("cleanup-clean", "unseen", put(B2, "end|cleanup|idle_status", None), N, "nobody looked"),
+    ("teacher-exact", "token", token(B2, 4, 300), F, "12 of 13 rows are the teacher's; row 4 has token"),
+    ("teacher-exact", "length", shorten(B2, 4, 500), F, "row 4 has 500 tokens; expected 512"),
+    (
+        "teacher-exact",
+        "prompt",
+        put(B2, "rows|4|prompt_sha256", "0" * 64),
+        F,
+        "row 4 is number 4, prompt 'arithmetic-r",
+    ),
+    ("long-next", "short", shorten(B2, 0, 400), F, "row 0 has 400 tokens; expected 512"),
+    ("long-next", "next", token(B2, 1, 0), F, "row 1 has token"),
+    ("rollover", "none", put(B1, "rows|12|usage|prompt_tokens", 862), V, "rows [] have prompts of 863 tokens or more"),
+    ("rollover", "two", put(B1, "rows|3|usage|prompt_tokens", 900), V, "rows [3, 12] have prompts of 863"),
+    ("rollover", "token", token(B1, 12, 511), F, "row 12 has token"),
+    ("figures-taken", "no draft", put(B2, "counters_after|draft_tokens", None), N, "no figures: expected"),
+    ("legs-as-planned", "swapped", swap, F, "leg 3 is block 1 A2, number 4; expected block 1 B2"),
+    ("legs-as-planned", "fifth", fifth, F, "block 1 B1 is leg 5; expected no more than 4"),
+    ("legs-as-planned", "repeated", put(B2, "request|leg", "B1"), F, "leg 3 is block 1 B1, number 3; expected block 1"),
+    (
+        "legs-in-order",
+        "overlap",
+        put(B1, "started", "2026-07-01T01:29:59.000000+00:00"),
+        V,
+        "B1 started before block 1",
+    ),
+    (
+        "legs-in-order",
+        "backwards",
+        put(B1, "ended", "2026-07-01T02:00:00.000000+00:00"),
+        V,
+        "expected later than its st",
+    ),
+    ("servers-fresh", "nonce", put(B1, "server|nonce", f"{1:032x}"), V, "block 1 A1 and block 1 B1 share the nonce"),
+    (
+        "servers-fresh",
+        "process",
+        both(put(B1, "server|pid", 1001), put(B1, "server|start_ticks", 5001)),
+        V,
+        "share the server process",
+    ),
+    ("servers-fresh", "request", put(A2, "rows|0|request_id", "leg-1-row-0"), V, "share a request id; expected fresh"),
+    (
+        "sole-treatment",
+        "argument",
+        put(B1, "request|engine_arguments|max_model_len", 1),
+        V,
+        "engine_arguments is {'max",
+    ),
+    (
+        "sole-treatment",
+        "variable",
+        put(B1, "request|variables|OMP_NUM_THREADS", "2"),
+        V,
+        "block 1 B1: variables is {'OMP_NUM_THREADS': '2'}",
+    ),
+    ("sole-treatment", "version", put(A2, "ranks_captured|0|versions|vllm", "0.33.0"), V, "block 1 A2: versions is"),
+    ("cross-leg-exact", "token", token(A2, 9, 5), F, "block 1 A2 against block 1 A1: row 9 has token"),
+    ("same-prompts", "tokens", other_prompt, V, "row 3 asks 'concurrency-review' and 'concurrency-review'"),
+    ("acceptance-drift", "up", retold(B1, accepted=4700), S, "the acceptance rate moves by 0.00"),
+    ("acceptance-drift", "down", retold(B1, accepted=4600), S, "the acceptance rate moves by -0.00"),
+    ("headline", "too small", rates(B1, lambda row, rate: 92.78 if row == 6 else rate), S, "the headline gains 0.248"),
+    (
+        "rows-won",
+        "nine",
+        rates(B1, lambda row, rate: METADATA["A1"].rates[row] if row < 4 else rate),
+        S,
+        "9 of 13 rows are won; expected at least 10",
+    ),
+    (
+        "paired-median",
+        "small",
+        rates(B1, lambda row, rate: METADATA["A1"].rates[row] * 1.001 if row != 6 else rate),
+        S,
+        "expected at least 0.25 %",
+    ),
+    ("cycle-saving", "small", retold(B1, cycle_ms=59.9), S, "a target cycle saves 0.1000"),
+    (
+        "control-health",
+        "slow",
+        scale(A1=0.9, A2=0.9, B1=0.95, B2=0.95),
+        S,
+        "% off the record 92.16352215694299; expected",
+    ),
+    ("control-health", "fast", scale(A1=1.02, B1=1.02), S, "expected at most 2.0 %"),
+    ("phase-1-stop", "went on", retold(B1, cycle_ms=59.9), F, "block 1 B2 ran after phase 1 had failed"),
+    ("a2-after-b2", "gone", keep(3), N, "block 1 A2 did not run though B2 did"),
+    ("legs-complete", "two", keep(2), N, "block 1 B2 did not run; expected all of 4 legs"),
+    ("legs-complete", "none", keep(0), N, "block 1 A1 did not run"),
+]
+"""Mutants of four legs under the metadata crossover's plan; those of the plan and of several blocks are below."""
+
+
+def thresholds(**changed: Any) -> EndpointPlan:
+    return lab.plan(thresholds=METADATA_20260725.model_copy(update=changed))
+
+
+def repeated(*, null: bool = False, **changed: Any) -> EndpointPlan:
+    return lab.plan(null=null, repetition=REPETITION.model_copy(update=changed))
+
+
+def six(starts: dict[str, lab.Start], noise: float, *, null: bool = False) -> Legs:
+    """Six blocks whose second starts are faster and slower in turn, by a share of the rate."""
+    signs = (1, -1, 1, -1, 1, -1)
+    return lab.blocks([lab.scaled(starts, A2=1 + sign * noise, B2=1 - sign * noise) for sign in signs], null=null)
+
+
+PLAN_MUTANTS: list[tuple[str, str, Callable[[], tuple[EndpointPlan, Legs]], Verdict, str]] = [
+    (
+        "teacher-pinned",
+        "other teacher",
+        lambda: (lab.plan(teacher_sha256="0" * 64), lab.legs(METADATA)),
+        V,
+        f"the teacher's digest is {lab.TEACHER.digest}; expected 0000",
+    ),
+    (
+        "lower-start-wins",
+        "slower",
+        lambda: (lab.plan(), lab.legs(lab.scaled(METADATA, B2=0.9))),
+        S,
+        "expected more than the control's 92.549",
+    ),
+    (
+        "above-record",
+        "below",
+        lambda: (thresholds(record=94.9201, control_health_percent=None), lab.legs(METADATA)),
+        S,
+        "strictly more than 94.9201",
+    ),
+    (
+        "above-practical-floor",
+        "below",
+        lambda: (thresholds(practical_floor=95.0), lab.legs(METADATA)),
+        S,
+        "the lower candidate start is 94.92003933987608; expected strictly more than 95.0",
+    ),
+    (
+        "interval-superior",
+        "margin",
+        lambda: (repeated(margin_percent=3.0), six(METADATA, 0.001)),
+        S,
+        "inconclusive: 2.34",
+    ),
+    (
+        "interval-superior",
+        "unreachable",
+        lambda: (repeated(sign_flip_level=0.015), six(METADATA, 0.001)),
+        S,
+        "inconclusive: the sample could never reach the frozen level",
+    ),
+    (
+        "null-finds-nothing",
+        "promoted",
+        lambda: (lab.plan(null=True), lab.legs(METADATA, null=True)),
+        F,
+        "the published rules promote a control against a control",
+    ),
+    (
+        "null-finds-nothing",
+        "superior",
+        lambda: (repeated(null=True), six(METADATA, 0.001, null=True)),
+        F,
+        "promote a control against a control",
+    ),
+    (
+        "null-finds-nothing",
+        "inferior",
+        lambda: (repeated(null=True), six(lab.scaled(lab.null_starts(), B1=0.98, B2=0.98), 0.001, null=True)),
+        F,
+        "a control is inferior to a control; expected an inconclusive interval",
+    ),
+    (
+        "null-narrow",
+        "wide",
+        lambda: (repeated(null=True), six(lab.null_starts(), 0.01, null=True)),
+        S,
+        "% to each side; expected less than 0.5 %",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "made", "verdict", "reason"),
+    [(rule, made, verdict, reason) for rule, _, made, verdict, reason in PLAN_MUTANTS],
+    ids=[f"{rule}-{name}" for rule, name, *_ in PLAN_MUTANTS],
+)
+def test_the_mutant_of_the_plan_is_caught_by_its_rule(
+    rule: str, made: Callable[[], tuple[EndpointPlan, Legs]], verdict: Verdict, reason: str
+) -> None:
+    plan, legs = made()
+    analysis = analyse(legs, plan)
+    against = [finding for finding in analysis.findings if finding.rule == rule]
+    assert (against[0].verdict, against[0].decides) == (verdict, True)
+    assert reason in against[0].reason
+    assert analysis.verdict is verdict
+    assert analysis.promotion is not None
+    assert not analysis.promotion.promoted
+
+
+@pytest.mark.parametrize(("null", "starts"), [(False, METADATA), (True, lab.null_starts())], ids=["treatment", "null"])
+def test_six_blocks_keep_every_rule(null: bool, starts: dict[str, lab.Start]) -> None:
+    analysis = analyse(six(starts, 0.001, null=null), repeated(null=null))
+    against = {finding.rule for finding in analysis.findings if finding.verdict is not Verdict.PASS}
+    assert analysis.verdict is Verdict.PASS, analysis.reason
+    assert against == (set() if not null else {"headline", "rows-won", "paired-median", "cycle-saving"} | PROMOTING)
+    assert analysis.label == "6 blocks"
+    assert analysis.promotion is not None
+    assert analysis.promotion.promoted is not null
+
+
+PROMOTING = {"lower-start-wins", "interval-superior"}
+"""What a control against a control must fail, in the null campaign that passes."""
+
+
+def test_every_rule_has_a_mutant() -> None:
+    assert {rule for rule, *_ in MUTANTS} | {rule for rule, *_ in PLAN_MUTANTS} == RULES
+
+
+def test_a_short_teacher_is_refused() -> None:
+    short = lab.TEACHER.model_copy(update={"rows": lab.TEACHER.rows[:12]})
+    legs = lab.records(lab.legs(METADATA))
+    analysis = analyse_endpoint(lab.plan(teacher_sha256=None), legs, teacher=short, campaign=lab.CAMPAIGN)
+    assert analysis.reason == "campaign: teacher-pinned: the teacher has 12 rows; expected 13"
+
+
+@pytest.mark.parametrize("rule", sorted(TIMING_RULES))
+def test_a_rule_about_timing_never_decides_on_exactness_alone(rule: str) -> None:
+    """The same mutants: the finding stays, told and not deciding, and the legs pass."""
+    changes = {one: change for one, _, change, *_ in MUTANTS}
+    made = {one: make for one, _, make, *_ in PLAN_MUTANTS}
+    if rule in changes:
+        plan, legs = lab.plan(), lab.legs(METADATA)
+        changes[rule](legs)
+    else:
+        plan, legs = made[rule]()
+    analysis = analyse(legs, plan.model_copy(update={"decides": "exactness"}))
+    against = [finding for finding in analysis.findings if finding.verdict is not Verdict.PASS]
+    assert rule in {finding.rule for finding in against}
+    assert not any(finding.decides for finding in against)
+    assert (analysis.verdict, analysis.published_verdict) == (Verdict.PASS, Verdict.STOP)
+    assert analysis.phase_1 is not None
+    assert not analysis.phase_1.stops
+    assert analysis.promotion is not None
+    assert not analysis.promotion.promoted
+
+
+def test_a_proof_without_its_form_is_unusable() -> None:
+    legs = lab.legs(METADATA)
+    put(B1, "ranks_captured|0|candidate|builds", "48")(legs)
+    with pytest.raises(UnusableEvidenceError, match="block 1 B1 rank 0 candidate proof: builds"):
+        analyse(legs)
+
+
+@pytest.mark.parametrize(
+    ("rule", "change", "verdict", "reason"),
+    [(rule, change, verdict, reason) for rule, _, change, verdict, reason in MUTANTS],
+    ids=[f"{rule}-{name}" for rule, name, *_ in MUTANTS],
+)
+def test_the_mutant_is_caught_by_its_rule(rule: str, change: Change, verdict: Verdict, reason: str) -> None:
+    legs = lab.legs(METADATA)
+    change(legs)
+    analysis = analyse(legs)
+    against = [finding for finding in analysis.findings if finding.rule == rule and finding.verdict is not Verdict.PASS]
+    assert [finding.verdict for finding in against][:1] == [verdict]
+    assert reason in against[0].reason
+    assert against[0].decides
+    assert analysis.verdict is not Verdict.PASS
+    assert analysis.verdict.exit_code >= verdict.exit_code
+    assert analysis.promotion is None or not analysis.promotion.promoted
+
+
+def test_the_legs_keep_every_rule() -> None:
+    analysis = analyse(lab.legs(METADATA))
+    assert [finding for finding in analysis.findings if finding.verdict is not Verdict.PASS] == []
+    assert analysis.verdict is Verdict.PASS
+    assert {finding.rule for finding in analysis.findings} == RULES - NULL_RULES - {"interval-superior"}

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The analysis as a whole: after each leg, over both published campaigns, and over several blocks."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pydantic
+import pytest
+
+from pytest_laguna.analysis.endpoint import analyse_endpoint
+from pytest_laguna.analysis.endpoint.repetition import conclude, power
+from pytest_laguna.evidence.endpoint_analysis import Conclusion, Disposition, EndpointAnalysis
+from pytest_laguna.evidence.endpoint_campaign import (
+    ABBA,
+    BAAB,
+    BREAKABLE_GRAPH_20260724,
+    EndpointPlan,
+    Repetition,
+    block_orders,
+    planned_legs,
+)
+from pytest_laguna.evidence.schemas import parse_model
+from pytest_laguna.verdict import Verdict
+from tests import endpoint_legs as lab
+
+METADATA = lab.metadata_starts()
+REPETITION = Repetition(blocks=6, margin_percent=0.5, confidence=0.95, sign_flip_level=0.025, effect_percent=1.0)
+DIGESTS = [f"{number:064x}" for number in range(200)]
+
+
+def analyse(legs: list[lab.Leg], plan: EndpointPlan | None = None) -> EndpointAnalysis:
+    return analyse_endpoint(plan or lab.plan(), lab.records(legs), teacher=lab.TEACHER, campaign=lab.CAMPAIGN)
+
+
+def conclusion(contrasts: list[float], repetition: Repetition) -> Any:
+    """What follows from blocks of these contrasts."""
+    headlines: Any = [{"A1": 100.0, "A2": 100.0, "B1": rate, "B2": rate} for rate in map(_rate, contrasts)]
+    return conclude(repetition, block_orders(lab.CAMPAIGN, repetition.blocks), headlines)
+
+
+def _rate(contrast: float) -> float:
+    return 100.0 * math.exp(contrast)
+
+
+@pytest.mark.parametrize(
+    ("made", "plan", "value"),
+    [
+        (lab.metadata_starts, lab.plan(), 94.92003934159611),
+        (lab.graph_starts, lab.plan(thresholds=BREAKABLE_GRAPH_20260724), 92.16352215694299),
+    ],
+    ids=["metadata", "graph"],
+)
+def test_legs_as_published_are_a_record(made: Any, plan: EndpointPlan, value: float) -> None:
+    analysis = analyse(lab.legs(made()), plan)
+    assert (analysis.verdict, analysis.published_verdict) == (Verdict.PASS, Verdict.PASS)
+    assert analysis.disposition is Disposition.RECORD
+    assert analysis.label == "single block"
+    assert (analysis.exactness.teacher, analysis.exactness.teacher_planned) == (52, 52)
+    assert (analysis.exactness.cross_leg, analysis.exactness.cross_leg_planned) == (39, 39)
+    assert analysis.promotion is not None
+    assert analysis.promotion.promoted
+    assert analysis.promotion.value == pytest.approx(value, rel=1e-8)
+    assert [(pair.control, pair.candidate) for pair in analysis.pairs] == [("A1", "B1"), ("A2", "B2")]
+    assert analysis.declared["block 1 B2"]["no-retry"] == "what showed no_retry"
+
+
+def test_the_analysis_is_a_function_of_the_legs_and_reads_back() -> None:
+    first, second = (analyse(lab.legs(METADATA)) for _ in range(2))
+    assert first == second
+    assert parse_model(first.canonical(), EndpointAnalysis, "analysis") == first
+
+
+@pytest.mark.parametrize(
+    ("count", "disposition", "reason"),
+    [
+        (0, Disposition.INCOMPLETE, "block 1 A1 did not run; expected all of 4 legs"),
+        (1, Disposition.INCOMPLETE, "block 1 B1 did not run"),
+        (2, Disposition.PHASE_1_PASSED, "block 1 B2 did not run"),
+        (3, Disposition.PHASE_1_PASSED, "block 1 A2 did not run though B2 did; expected it whatever B2 gave"),
+    ],
+)
+def test_missing_legs_prove_nothing(count: int, disposition: Disposition, reason: str) -> None:
+    analysis = analyse(lab.legs(METADATA)[:count])
+    assert (analysis.verdict, analysis.disposition) == (Verdict.NOT_PROVEN, disposition)
+    assert reason in analysis.reason
+    assert analysis.promotion is None
+    assert analysis.phase_1 is None or not analysis.phase_1.stops
+
+
+def test_a_failed_phase_1_is_a_whole_campaign_of_two_legs() -> None:
+    analysis = analyse(lab.legs(lab.scaled(METADATA, B1=0.97))[:2])
+    assert (analysis.verdict, analysis.disposition) == (Verdict.STOP, Disposition.PHASE_1_FAILED)
+    assert analysis.phase_1 is not None
+    assert analysis.phase_1.stops
+    assert any("headline" in reason for reason in analysis.phase_1.reasons)
+    assert analysis.reason.startswith("block 1 B1-A1: headline: the headline gains -0.5")
+
+
+def test_an_inexact_phase_1_stops_too_and_is_a_failure() -> None:
+    legs = lab.legs(METADATA)[:2]
+    legs[1]["rows"][4]["usage"]["cached_tokens"] = 1
+    analysis = analyse(legs)
+    assert analysis.phase_1 is not None
+    assert analysis.phase_1.stops
+    assert analysis.verdict is Verdict.VOID
+    assert analysis.exactness.teacher == 25
+
+
+def test_phase_1_does_not_look_at_later_legs() -> None:
+    analysis = analyse(lab.legs(lab.scaled(METADATA, B2=0.9)))
+    assert analysis.phase_1 is not None
+    assert analysis.phase_1.passed
+    assert (analysis.verdict, analysis.disposition) == (Verdict.STOP, Disposition.NEGATIVE)
+
+
+def test_pairs_are_adjacent_and_never_others() -> None:
+    """B1 beats A1, and is slower than the far A2; only the near control counts."""
+    analysis = analyse(lab.legs(lab.scaled(METADATA, A2=1.05, B2=1.05)), lab.plan(thresholds=BREAKABLE_GRAPH_20260724))
+    first, second = analysis.pairs
+    assert analysis.legs[1].headline > analysis.legs[2].headline
+    assert first.headline_change_percent == pytest.approx(2.5612442236238477, rel=1e-7)
+    assert second.headline_change_percent == pytest.approx(2.3564004628315667, rel=1e-7)
+    assert analysis.verdict is Verdict.PASS
+
+
+def test_one_block_is_abba() -> None:
+    assert {tuple(block_orders(digest, 1)) for digest in DIGESTS} == {(ABBA,)}
+    assert planned_legs(lab.CAMPAIGN, 1) == [(1, "A1"), (1, "B1"), (1, "B2"), (1, "A2")]
+
+
+@pytest.mark.parametrize("blocks", [2, 4, 6, 16])
+def test_orders_are_balanced_and_drawn_by_the_digest(blocks: int) -> None:
+    drawn = [block_orders(digest, blocks) for digest in DIGESTS]
+    assert all((order.count(ABBA), order.count(BAAB)) == (blocks // 2, blocks // 2) for order in drawn)
+    assert block_orders(DIGESTS[7], blocks) == drawn[7]
+    assert len({tuple(order) for order in drawn}) >= min(math.comb(blocks, blocks // 2), 150)
+
+
+def test_orders_of_a_known_digest() -> None:
+    """Frozen: another order for the same digest would run other legs than were announced."""
+    assert block_orders("0" * 64, 6) == [ABBA, BAAB, BAAB, ABBA, BAAB, ABBA]
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 5, 18])
+def test_blocks_are_even_and_not_too_many(blocks: int) -> None:
+    with pytest.raises(pydantic.ValidationError):
+        REPETITION.model_validate(REPETITION.model_dump() | {"blocks": blocks})
+
+
+@pytest.mark.parametrize(
+    ("contrasts", "changed", "expected"),
+    [
+        ([0.010, 0.012, 0.009, 0.011, 0.010, 0.012], {}, Conclusion.SUPERIOR),
+        ([-0.010, -0.012, -0.009, -0.011, -0.010, -0.012], {}, Conclusion.INFERIOR),
+        ([0.004, 0.006, 0.005, 0.003, 0.006, 0.005], {}, Conclusion.INCONCLUSIVE),
+        ([0.001, -0.001, 0.0, 0.001, -0.001, 0.0], {}, Conclusion.INCONCLUSIVE),
+        ([0.010, 0.012, 0.009, 0.011, 0.010, 0.012], {"sign_flip_level": 0.015}, Conclusion.UNREACHABLE),
+        ([0.010, 0.012], {"blocks": 2}, Conclusion.UNREACHABLE),
+        ([0.010, 0.012, 0.009, 0.011], {"blocks": 4}, Conclusion.UNREACHABLE),
+        ([0.010, 0.012, 0.009, 0.011], {"blocks": 4, "sign_flip_level": 0.0625}, Conclusion.SUPERIOR),
+        ([0.020, 0.022, 0.019, 0.021, 0.020, 0.0049], {}, Conclusion.INCONCLUSIVE),
+    ],
+    ids=["above", "below", "at the margin", "nothing", "level", "two", "four", "four at their level", "one block low"],
+)
+def test_conclusion(contrasts: list[float], changed: dict[str, Any], expected: Conclusion) -> None:
+    assert conclusion(contrasts, REPETITION.model_copy(update=changed)).conclusion is expected
+
+
+def test_the_sign_flip_companion_can_veto() -> None:
+    """The interval lies above the margin, and one block below it costs the exact test its level."""
+    repetition = REPETITION.model_copy(update={"sign_flip_level": 0.02})
+    seen = conclusion([0.020, 0.022, 0.019, 0.021, 0.020, 0.0049], repetition)
+    assert seen.low_percent > repetition.margin_percent
+    assert seen.sign_flip_p == 2 / 64
+    assert seen.conclusion is Conclusion.INCONCLUSIVE
+
+
+def test_figures_of_several_blocks_by_hand() -> None:
+    seen = conclusion([0.01, 0.02, 0.01, 0.02, 0.01, 0.02], REPETITION)
+    half = 2.5705818366147395 * math.sqrt(3e-5) / math.sqrt(6)
+    assert seen.gain_percent == pytest.approx(math.expm1(0.015) * 100)
+    assert seen.low_percent == pytest.approx(math.expm1(0.015 - half) * 100)
+    assert seen.high_percent == pytest.approx(math.expm1(0.015 + half) * 100)
+    assert seen.sign_flip_p == 1 / 64
+    assert (seen.start_stdev, seen.power) == (0.0, None)
+
+
+@pytest.mark.parametrize(("blocks", "expected"), [(2, 0.17), (4, 0.76), (6, 0.97), (8, 0.998)])
+def test_power_as_simulated_elsewhere(blocks: int, expected: float) -> None:
+    """A true gain of 1 % over starts of 0.5 % deviation, without a margin; a simulation told two or three digits."""
+    repetition = REPETITION.model_copy(update={"blocks": blocks, "margin_percent": 0.0})
+    assert power(repetition, 0.005) == pytest.approx(expected, abs=0.02)
+
+
+def test_a_block_of_either_order_is_analysed() -> None:
+    legs = lab.blocks([lab.scaled(METADATA, A2=1 + noise, B2=1 - noise) for noise in (0.001, -0.001)])
+    order = [(leg["request"]["block"], leg["request"]["leg"]) for leg in legs]
+    assert {tuple(name for number, name in order if number == block) for block in (1, 2)} == {ABBA, BAAB}
+    plan = lab.plan(repetition=REPETITION.model_copy(update={"blocks": 2, "sign_flip_level": 0.25}))
+    analysis = analyse(legs, plan)
+    assert analysis.verdict is Verdict.PASS, analysis.reason
+    assert analysis.repetition is not None
+    assert len(analysis.pairs) == 4
+    assert {block.order for block in analysis.repetition.blocks} == {ABBA, BAAB}
+    assert (analysis.exactness.teacher, analysis.exactness.cross_leg) == (104, 91)
+
+
+def test_published_rules_and_the_interval_are_both_needed() -> None:
+    """Two blocks whose every pair passes: the interval over so few is wide, and nothing is promoted."""
+    legs = lab.blocks([lab.scaled(METADATA, A2=1 + noise, B2=1 - noise) for noise in (0.001, -0.001)])
+    analysis = analyse(legs, lab.plan(repetition=REPETITION.model_copy(update={"blocks": 2})))
+    assert (analysis.verdict, analysis.disposition) == (Verdict.STOP, Disposition.RECORD)
+    assert analysis.promotion is not None
+    assert not analysis.promotion.promoted
+
+
+def test_a_null_campaign_of_one_block_passes_and_promotes_nothing() -> None:
+    analysis = analyse(lab.legs(lab.null_starts(), null=True), lab.plan(null=True))
+    assert (analysis.verdict, analysis.published_verdict) == (Verdict.PASS, Verdict.STOP)
+    assert analysis.disposition is Disposition.PHASE_1_FAILED
+    assert analysis.phase_1 is not None
+    assert not analysis.phase_1.stops
+
+
+def test_a_treatment_in_a_null_campaign_is_void() -> None:
+    analysis = analyse(lab.legs(lab.null_starts()), lab.plan(null=True))
+    assert analysis.verdict is Verdict.VOID
+    assert analysis.reason.startswith("block 1 B1: leg-named: arm and")
+
+
+def test_the_teacher_is_the_published_one() -> None:
+    assert sum(len(row.token_ids) for row in lab.TEACHER.rows) == 6354
+    rows = json.loads((lab.DATA / "lab-endpoint-teacher-tokens.json").read_bytes())["rows"]
+    with pytest.raises(pydantic.ValidationError, match="prompt_index of the rows"):
+        type(lab.TEACHER).model_validate({"source_sha256": "0" * 64, "rows": rows[1:]})

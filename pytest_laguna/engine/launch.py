@@ -7,17 +7,20 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import ArmRecord, ArmRequest
+from pytest_laguna.evidence.parity import PacketRecord, PacketRequest
 from pytest_laguna.evidence.process_record import ProcessRecord
-from pytest_laguna.evidence.schemas import read_model
+from pytest_laguna.evidence.schemas import Schema, read_model
 from pytest_laguna.verdict import UnusableEvidenceError
 
-from . import arms
+from . import arms, packets
 
 _TAIL_BYTES = 4096
+
+Record = TypeVar("Record", bound=Schema)
 
 
 class Runner(Protocol):
@@ -101,17 +104,74 @@ def run_arm(
         UnusableEvidenceError: its record is not one, or answers another request.
     """
     directory.mkdir(mode=files.PRIVATE_DIRECTORY)
-    request_path, record_path = directory / "request.json", directory / "record.json"
-    files.write_new(request_path, files.canonical_json(request.canonical()))
-    argv = [str(interpreter), "-P", "-B", "-m", "pytest_laguna.engine.arm", str(request_path), str(record_path)]
-    process = run(argv, arms.environment(request), directory, deadline_seconds)
-    files.write_new(directory / "process.json", files.canonical_json(process.canonical()))
-    _require_clean(process, f"arm {request.arm}", directory)
-    record = read_model(record_path, ArmRecord)
-    if record.request != request:
-        message = f"{record_path}: answers another request than {request_path}"
-        raise UnusableEvidenceError(message)
+    if request.profile_samples:
+        arms.profile_root(directory).mkdir(mode=files.PRIVATE_DIRECTORY)
+    variables = arms.environment(request) | arms.profile(request, directory)
+    program = _Program("pytest_laguna.engine.arm", f"arm {request.arm}", interpreter, variables, deadline_seconds)
+    record = program.ask(request, ArmRecord, directory, run)
+    _require_answer(record.request, request, directory)
     return record
+
+
+def run_packet(
+    request: PacketRequest, directory: Path, *, interpreter: Path, deadline_seconds: float, run: Runner
+) -> PacketRecord:
+    """Run one parity packet and read its record.
+
+    Args:
+        request: what the packet is told.
+        directory: made here with mode 0700, as an arm's.
+        interpreter: the Python that has the lane's vLLM.
+        deadline_seconds: after which the packet is ended with everything below it.
+        run: runs it, and shows it one card.
+
+    Raises:
+        FileExistsError: the directory exists; a packet's directory is never used twice.
+        ArmFailedError: it exited with another status than 0, or was ended.
+        ArmSurvivedError: something of it was left running.
+        UnusableEvidenceError: its record is not one, or answers another request.
+    """
+    directory.mkdir(mode=files.PRIVATE_DIRECTORY)
+    what, variables = f"packet {request.rank}", packets.environment(request)
+    program = _Program("pytest_laguna.engine.parity", what, interpreter, variables, deadline_seconds)
+    record = program.ask(request, PacketRecord, directory, run)
+    _require_answer(record.request, request, directory)
+    return record
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Program:
+    """A program of the engine that answers a request file with a record file.
+
+    Attributes:
+        module: the program.
+        what: how an error calls it.
+        interpreter: the Python that has the lane's vLLM.
+        variables: what decides its result.
+        deadline_seconds: after which it is ended.
+    """
+
+    module: str
+    what: str
+    interpreter: Path
+    variables: Mapping[str, str]
+    deadline_seconds: float
+
+    def ask(self, request: Schema, record: type[Record], directory: Path, run: Runner) -> Record:
+        """Run it in its directory and read what it wrote; see ``run_arm`` for what is raised."""
+        request_path, record_path = directory / "request.json", directory / "record.json"
+        files.write_new(request_path, files.canonical_json(request.canonical()))
+        argv = [str(self.interpreter), "-P", "-B", "-m", self.module, str(request_path), str(record_path)]
+        process = run(argv, self.variables, directory, self.deadline_seconds)
+        files.write_new(directory / "process.json", files.canonical_json(process.canonical()))
+        _require_clean(process, self.what, directory)
+        return read_model(record_path, record)
+
+
+def _require_answer(answered: Schema, asked: Schema, directory: Path) -> None:
+    if answered != asked:
+        message = f"{directory / 'record.json'}: answers another request than {directory / 'request.json'}"
+        raise UnusableEvidenceError(message)
 
 
 def _require_clean(process: ProcessRecord, what: str, directory: Path) -> None:
@@ -127,7 +187,7 @@ def _require_clean(process: ProcessRecord, what: str, directory: Path) -> None:
 def _reason(stderr_tail: str) -> str:
     """The line in which the arm said why, or its last one: a process that dies by a signal says nothing."""
     lines = stderr_tail.strip().splitlines() or ["nothing on standard error"]
-    return next((line for line in reversed(lines) if line.startswith(arms.FAILED)), lines[-1])
+    return next((line for line in reversed(lines) if line.startswith((arms.FAILED, packets.FAILED))), lines[-1])
 
 
 def _tail(path: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import pydantic
 
-from pytest_laguna.evidence.arm_record import Planted
+from pytest_laguna.evidence.arm_record import MappedFile, Planted, RankProcess
 from pytest_laguna.evidence.candidate_proof import LayerCounters
 from pytest_laguna.evidence.idle import Lane
 from pytest_laguna.evidence.schemas import Schema, Sha256
@@ -97,15 +97,16 @@ class TensorGeometry(Schema):
     dtype: str
 
 
-class HandedTensors(Schema):
-    """The key and value tensors that one kernel was handed for one layer, seen from outside the candidate.
+class KernelCalls(Schema):
+    """One kernel's calls for one layer, and the two aliases of the cache that it was handed, seen at the kernel.
 
     Attributes:
         calls: of the kernel.
-        same_objects: calls with the very two tensors of the first, which counts.
+        same_objects: calls with the very key and value alias of the first, which counts.
         places: distinct addresses and geometries of the two.
-        key: geometry at the first call.
+        key: geometry of the first.
         value: likewise.
+        operators: how often each torch operator reached the dispatcher inside the calls, by its full name.
     """
 
     calls: PositiveCount
@@ -113,6 +114,7 @@ class HandedTensors(Schema):
     places: PositiveCount
     key: TensorGeometry
     value: TensorGeometry
+    operators: dict[str, PositiveCount]
 
 
 class LayerReport(Schema):
@@ -123,16 +125,16 @@ class LayerReport(Schema):
         implementation: qualified name of its implementation's class.
         window: as the implementation hands it to the kernel.
         state: what became of the candidate's views; None where the implementation has none.
-        attention: what the attention kernel was handed.
-        update: what the kernel that writes the cache was handed.
+        attention: calls of the attention kernel.
+        update: calls of the kernel that writes the cache.
     """
 
     name: str
     implementation: str
     window: tuple[int, int]
     state: LayerCounters | None
-    attention: HandedTensors
-    update: HandedTensors
+    attention: KernelCalls
+    update: KernelCalls
 
 
 class SelectorReport(Schema):
@@ -142,13 +144,11 @@ class SelectorReport(Schema):
         flag: the value.
         backend: qualified name of the backend class that vLLM selected.
         layers: by kind of attention.
-        operators: how often each torch operator ran inside the layers' calls.
     """
 
     flag: Literal["0", "1"]
     backend: str
     layers: dict[AttentionKind, LayerReport]
-    operators: dict[str, PositiveCount]
 
 
 class Outcome(Schema):
@@ -264,8 +264,7 @@ class PacketRecord(Schema):
 
     Attributes:
         request: what it was told.
-        pid: of its process.
-        start_ticks: when that started, in clock ticks since the host did.
+        process: that it ran in.
         platform: where it ran.
         kernels: what served attention.
         cache: geometry of a layer's cache, [pages, KV heads, tokens of a page, key and value].
@@ -273,6 +272,7 @@ class PacketRecord(Schema):
         off: with the selector off.
         on: with it on.
         cases: every case, in the order in which they ran.
+        mapped: every file of which the process had a part mapped as executable when all was done.
         versions: of torch, vllm and Python.
         environment: of the process when it began.
     """
@@ -281,8 +281,7 @@ class PacketRecord(Schema):
         "pytest-laguna-packet-record-v1"
     )
     request: PacketRequest
-    pid: PositiveCount
-    start_ticks: Count
+    process: RankProcess
     platform: PlatformReport
     kernels: KernelReport
     cache: TensorGeometry
@@ -290,5 +289,6 @@ class PacketRecord(Schema):
     off: SelectorReport
     on: SelectorReport
     cases: list[Case]
+    mapped: list[MappedFile]
     versions: dict[str, str]
     environment: dict[str, str]

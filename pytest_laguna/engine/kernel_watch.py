@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vLLM's FlashAttention backend hands its two kernels, and which torch operators they run, seen from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_laguna.evidence.parity import KernelCalls, TensorGeometry
+
+ATTENTION = "flash_attn_varlen_func"
+UPDATE = "reshape_and_cache_flash"
+CACHE_ARGUMENTS: Mapping[str, tuple[str, str]] = {ATTENTION: ("k", "v"), UPDATE: ("key_cache", "value_cache")}
+"""By the name under which vLLM's backend calls a kernel, on every lane: its parameters for the layer's two aliases."""
+
+
+class HandedCalls:
+    """The calls of one kernel for one layer.
+
+    The first pair of tensors is kept alive, so that no later tensor can have its identity.
+    """
+
+    def __init__(self) -> None:
+        self._first: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._calls = 0
+        self._same_objects = 0
+        self._places: set[tuple[object, ...]] = set()
+        self._geometry: tuple[TensorGeometry, TensorGeometry] | None = None
+        self.operators: Counter[str] = Counter()
+
+    def add(self, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Take one call's tensors."""
+        if self._first is None:
+            self._first = (key, value)
+            self._geometry = (geometry(key), geometry(value))
+        self._calls += 1
+        self._same_objects += key is self._first[0] and value is self._first[1]
+        self._places.add((*_place(key), *_place(value)))
+
+    def report(self) -> KernelCalls:
+        """What was seen.
+
+        Raises:
+            RuntimeError: the kernel was never called.
+        """
+        if self._geometry is None:
+            raise RuntimeError("a kernel that was watched was never called; attention must have run elsewhere")
+        return KernelCalls(
+            calls=self._calls,
+            same_objects=self._same_objects,
+            places=len(self._places),
+            key=self._geometry[0],
+            value=self._geometry[1],
+            operators=dict(sorted(self.operators.items())),
+        )
+
+
+class KernelWatch:
+    """Stands in front of both kernels from now on, for whatever implementation looks them up at each call.
+
+    Attributes:
+        functions: the kernels themselves, by the name under which they are called.
+    """
+
+    def __init__(self, kernels: ModuleType) -> None:
+        """Watch the kernels.
+
+        Args:
+            kernels: the module in which vLLM's backend looks them up.
+
+        Raises:
+            RuntimeError: one of them is not there: this platform has no such kernel.
+        """
+        self._layer: object = None
+        self._handed: dict[tuple[object, str], HandedCalls] = {}
+        self.functions = {name: _found(kernels, name) for name in CACHE_ARGUMENTS}
+        for name, function in self.functions.items():
+            setattr(kernels, name, self._watched(name, function))
+
+    def _watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(function)
+
+        def watched(*arguments: Any, **keywords: Any) -> Any:
+            key, value = (signature.bind(*arguments, **keywords).arguments[part] for part in CACHE_ARGUMENTS[name])
+            calls = self._handed.setdefault((self._layer, name), HandedCalls())
+            calls.add(key, value)
+            with _Counting(calls.operators):
+                return function(*arguments, **keywords)
+
+        return watched
+
+    @contextlib.contextmanager
+    def of(self, layer: object) -> Iterator[None]:
+        """Count what is called meanwhile as this layer's."""
+        self._layer = layer
+        try:
+            yield
+        finally:
+            self._layer = None
+
+    def calls(self, layer: object, kernel: str) -> KernelCalls:
+        """What a layer handed one of the kernels.
+
+        Raises:
+            RuntimeError: nothing: the kernel was never called for it.
+        """
+        return self._handed.get((layer, kernel), HandedCalls()).report()
+
+
+def geometry(tensor: torch.Tensor) -> TensorGeometry:
+    """How a tensor lies in its storage."""
+    return TensorGeometry(
+        shape=list(tensor.shape),
+        stride=list(tensor.stride()),
+        offset=tensor.storage_offset(),
+        dtype=str(tensor.dtype),
+    )
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
+
+
+def _found(kernels: ModuleType, name: str) -> Callable[..., Any]:
+    function = getattr(kernels, name, None)
+    if function is None:
+        message = (
+            f"{kernels.__name__} has no {name} on this platform, where vLLM imports it for some platforms only; "
+            "expected the lane's kernel"
+        )
+        raise RuntimeError(message)
+    found: Callable[..., Any] = function
+    return found
+
+
+class _Counting(TorchDispatchMode):
+    """Counts the operators that reach torch's dispatcher, by name; it changes nothing of what they compute."""
+
+    def __init__(self, counted: Counter[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._counted = counted
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None
+    ) -> Any:
+        self._counted[function.name()] += 1
+        return function(*arguments, **(keywords or {}))

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the engine's programs share: request and record, one line on failure, and an environment of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.schemas import Schema, read_model
+
+from . import arms
+
+Request = TypeVar("Request", bound=Schema)
+
+
+def answer(arguments: Sequence[str], request: type[Request], run: Callable[[Request], Schema], failed: str) -> int:
+    """Read a request, run it, and write its record.
+
+    Args:
+        arguments: of the program: where the request is, and where the record goes.
+        request: the form of the request.
+        run: what is done.
+        failed: how the one line on standard error begins where there is no record.
+
+    Returns:
+        The exit code: 0 only when the record is on disk. A traceback lies beside where it would be.
+    """
+    if len(arguments) != 2:  # noqa: PLR2004
+        sys.stderr.write(f"{failed}expected REQUEST.json RECORD.json, got {len(arguments)} arguments\n")
+        return 2
+    request_path, record_path = (Path(argument) for argument in arguments)
+    try:
+        record = run(read_model(request_path, request))
+        files.write_new(record_path, files.canonical_json(record.canonical()))
+    except Exception as error:  # noqa: BLE001 - whatever it was, it is told in one line
+        record_path.with_suffix(".traceback").write_text(traceback.format_exc())
+        sys.stderr.write(f"{failed}{type(error).__name__}: {' '.join(str(error).split())}\n")
+        return 1
+    return 0
+
+
+def require_environment(expected: Mapping[str, str]) -> dict[str, str]:
+    """The environment as it is now, which vLLM adds to later.
+
+    Args:
+        expected: every variable that decides what is computed.
+
+    Raises:
+        RuntimeError: one of them has another value, or one is there that decides something and is not among them.
+    """
+    seen = dict(sorted(os.environ.items()))
+    for name in sorted((seen.keys() | expected.keys()) - arms.PLACES - arms.LEASE):
+        if seen.get(name) != expected.get(name):
+            message = (
+                f"{name} is {seen.get(name)!r} in the environment, expected {expected.get(name)!r}; "
+                "start it with engine.launch, which sets all of it"
+            )
+            raise RuntimeError(message)
+    return seen

@@ -28,7 +28,7 @@ Request = TypeVar("Request", bound=Schema)
 Record = TypeVar("Record", bound=Schema)
 
 ARMS, PACKETS, PROFILE = "arms", "packets", "profile"
-FAILURE = "failure.json"
+RECORD, FAILURE, IDLE = "record.json", "failure.json", "idle.json"
 
 _POSITION = re.compile(r"0|[1-9][0-9]{0,3}")
 
@@ -81,9 +81,9 @@ def read_diagnostic(directory: Path) -> DiagnosticEvidence:
 def _run(directory: Path, place: str, request: type[Request], record: type[Record]) -> RunEvidence[Request, Record]:
     return RunEvidence(
         request=_model(directory, f"{place}/request.json", request),
-        record=_told(directory, place) or _model(directory, f"{place}/record.json", record),
+        record=_told(directory, place) or _model(directory, f"{place}/{RECORD}", record),
         process=_model(directory, f"{place}/process.json", ProcessRecord),
-        idle=_model(directory, f"{place}/idle.json", IdleRecord),
+        idle=_model(directory, f"{place}/{IDLE}", IdleRecord),
         host=_model(directory, f"{place}/host.json", HostAudit),
     )
 
@@ -93,7 +93,7 @@ def _told(directory: Path, place: str) -> Missing | None:
     failure = _model(directory, f"{place}/{FAILURE}", Failure)
     if isinstance(failure, Missing):
         return failure if failure.verdict is Verdict.VOID else None
-    if _there(directory / place / "record.json"):
+    if _there(directory / place / RECORD):
         return Missing(Verdict.VOID, f"{place}: a record and a failure; expected one of them")
     return Missing(Verdict.NOT_PROVEN, f"{place}: no record: {failure.reason}", told=True)
 

@@ -31,7 +31,7 @@ def read_profile(path: Path) -> RankProfile:
         UnusableEvidenceError: missing, torn, not in canonical form, or of another schema; a step through the samples
             raises it where that sample is.
     """
-    content = files.read_bytes(path, limit=SIZE_LIMIT)
+    content = files.read_bytes(path, limit=min(_size(path), SIZE_LIMIT))
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -44,6 +44,14 @@ def read_profile(path: Path) -> RankProfile:
     header = _header(text[:begin] + text[end:], path.name)
     samples = _samples(text, begin, end, len(header.kinds), path.name)
     return RankProfile(files.sha256_bytes(content), header, samples)
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, so that no buffer for the largest one is made; what is not there is left to the reader."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _header(rest: str, name: str) -> ProfileHeader:

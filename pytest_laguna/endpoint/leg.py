@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +53,6 @@ CONTROL_SECONDS = 10.0
 
 _METRICS_TYPE = "text/plain"
 _OK = 200
-_SIGKILL = 9
 
 
 class ServerSurvivedError(AssertionError):
@@ -305,11 +305,13 @@ def _final_gate(directory: Path, rows: int) -> FinalGate:
 
 def _stopped_by_itself(process: ProcessRecord) -> bool:
     """Whether the server ran until it was told to stop, and then ended without being killed."""
-    return process.reason is Reason.STOPPED and process.last_signal != _SIGKILL
+    return process.reason is Reason.STOPPED and process.exit_code is not None and process.exit_code != -signal.SIGKILL
 
 
 def _left_nothing(process: ProcessRecord) -> bool:
-    return process.proven_empty and not process.leftovers and not process.survivors
+    """Whether nothing lived on without the server; what had to be killed after the server itself had ended did."""
+    outlived = process.last_signal == signal.SIGKILL and process.exit_code != -signal.SIGKILL
+    return process.proven_empty and not process.leftovers and not process.survivors and not outlived
 
 
 def _ticks_since_boot() -> int:

@@ -86,7 +86,9 @@ def server_argv(
         names: under which the model is served; the first is the one in every answer.
         port: on the loopback address.
     """
-    argv = [str(interpreter), "-P", "-B", "-m", PROGRAM, f"--host={HOST}", f"--port={port}"]
+    # With bytecode: a server is several processes, and each would compile all of vLLM anew. It is kept in the leg's own
+    # private directory.
+    argv = [str(interpreter), "-P", "-m", PROGRAM, f"--host={HOST}", f"--port={port}"]
     # Without the details no answer says how many prompt tokens came from a cache.
     argv += ["--enable-prompt-tokens-details", "--served-model-name", *names]
     return argv + [_option(name, value) for name, value in engine_arguments.items()]

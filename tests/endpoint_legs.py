@@ -170,7 +170,7 @@ def records(values: Sequence[Leg]) -> list[LegRecord]:
 def leg(name: str, block: int, sequence: int, start: Start, *, candidate: bool) -> Leg:
     """A leg that keeps every rule."""
     nonce = f"{sequence:032x}"
-    rows = _rows(start, sequence, nonce)
+    rows = _rows(start, sequence)
     variables = {FLAG: "1" if candidate else "0", "OMP_NUM_THREADS": "1"}
     zeros = [0] * len(rows)
     return {
@@ -236,7 +236,7 @@ def _utc(sequence: int, minute: int) -> str:
     return f"2026-07-{1 + sequence // 24:02d}T{sequence % 24:02d}:{minute:02d}:00.000000+00:00"
 
 
-def _rows(start: Start, sequence: int, nonce: str) -> list[dict[str, Any]]:
+def _rows(start: Start, sequence: int) -> list[dict[str, Any]]:
     rows, sent = [], 0
     for row, rate in zip(TEACHER.rows, start.rates, strict=True):
         count = len(row.token_ids)
@@ -248,7 +248,7 @@ def _rows(start: Start, sequence: int, nonce: str) -> list[dict[str, Any]]:
             "prompt_sha256": row.prompt_sha256,
             "request_id": f"leg-{sequence}-row-{row.prompt_index}",
             "response_id": f"chatcmpl-{sequence}-{row.prompt_index}",
-            "model": nonce,
+            "model": "laguna",
             "sent_ns": sent,
             "arrival_ns": arrival,
             "done_ns": arrival[-1] + 1000,

@@ -237,7 +237,8 @@ class EndpointAnalysis(Schema):
         legs: figures of every leg that has them.
         pairs: figures of every adjacent pair that has them.
         declared: for every leg and fact the observation behind it.
-        findings: of every rule.
+        findings: of every rule that had something to look at.
+        not_asked: the other rules, which prove nothing: the plan does without them, or what they look at is missing.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-endpoint-analysis-v1"], pydantic.Field(alias="schema")] = (
@@ -257,3 +258,4 @@ class EndpointAnalysis(Schema):
     pairs: list[PairFigures]
     declared: dict[str, dict[str, str]]
     findings: list[RuleFinding]
+    not_asked: list[str]

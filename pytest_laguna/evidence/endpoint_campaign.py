@@ -68,9 +68,9 @@ class EndpointThresholds(Schema):
     paired_median: Gain
     cycle_saving_ms: Milliseconds
     acceptance_drift: Annotated[float, pydantic.Field(ge=0, le=1)]
-    control_health_percent: Percent | None
+    control_health_percent: Percent | None = None
     record: TokensPerSecond
-    practical_floor: TokensPerSecond | None
+    practical_floor: TokensPerSecond | None = None
 
 
 BREAKABLE_GRAPH_20260724 = EndpointThresholds(
@@ -157,13 +157,13 @@ class EndpointPlan(Schema):
     """
 
     suite: SuitePin
-    teacher_sha256: Sha256 | None
+    teacher_sha256: Sha256 | None = None
     selector: Selector
     topology: Topology
     decides: Literal["exactness", "exactness+timing"]
-    null: bool
+    null: bool = False
     thresholds: EndpointThresholds
-    repetition: Repetition | None
+    repetition: Repetition | None = None
 
     @property
     def blocks(self) -> int:

@@ -278,7 +278,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         "abroad",
         put(A1, "sockets|4|foreign", ["tcp 10.0.0.2:1 -> 10.0.0.9:443"]),
         V,
-        "10.0.0.9:443; expec",
+        "10.0.0.9:443; expected none",
     ),
     (
         "no-network",

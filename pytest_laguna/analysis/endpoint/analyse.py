@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from pytest_laguna.analysis.endpoint import promotion as promotions
 from pytest_laguna.analysis.endpoint.campaign_rules import CAMPAIGN_RULES, PHASE_1_LEGS, PROGRESS_RULES
 from pytest_laguna.analysis.endpoint.case import CAMPAIGN, CampaignCase, inexact_rows
 from pytest_laguna.analysis.endpoint.fact_rules import declared
 from pytest_laguna.analysis.endpoint.judged import Checked, Judged, judge
 from pytest_laguna.analysis.endpoint.leg_rules import LEG_RULES
-from pytest_laguna.analysis.endpoint.pair_rules import CONTROL_RULES, PAIR_RULES
-from pytest_laguna.analysis.endpoint.promotion import PROMOTION_RULES, dispose, weigh
+from pytest_laguna.analysis.endpoint.pair_rules import PAIR_RULES
 from pytest_laguna.analysis.endpoint.repetition import conclude, interval_superior, null_finds_nothing, null_narrow
 from pytest_laguna.evidence.endpoint_analysis import (
     Conclusion,
@@ -33,13 +33,15 @@ TIMING_RULES = frozenset({
     "rows-won",
     "paired-median",
     "cycle-saving",
+    "control-health",
+    "lower-start-wins",
+    "above-record",
+    "above-practical-floor",
     "interval-superior",
-    *CONTROL_RULES,
-    *PROMOTION_RULES,
 })
 """They decide where the plan says so and never in a null campaign. All other rules always do."""
 NULL_RULES = frozenset({"null-finds-nothing", "null-narrow"})
-"""They judge timing in its place in a null campaign, and are not asked in another."""
+"""They judge timing in its place in a null campaign, and are asked in no other."""
 RULES = frozenset({
     *LEG_RULES,
     *PAIR_RULES,
@@ -95,6 +97,7 @@ def analyse_endpoint(
         pairs=list(judged.pairs),
         declared={leg.place: declared(leg) for leg in case.cases},
         findings=findings,
+        not_asked=sorted(RULES - {finding.rule for finding in findings}),
     )
 
 
@@ -127,7 +130,7 @@ def _promotion(case: CampaignCase, judged: Judged) -> Promotion | None:
     controls = [leg.headline for leg in legs if leg.leg.startswith("A")]
     if len(candidates) < 2 * case.plan.blocks or len(controls) < 2 * case.plan.blocks:
         return None
-    return weigh(candidates, controls, case.plan.thresholds)
+    return promotions.weigh(candidates, controls, case.plan.thresholds)
 
 
 def _disposition(phase_1: PhaseOne | None, promotion: Promotion | None, *, gates_hold: bool) -> Disposition:
@@ -135,7 +138,7 @@ def _disposition(phase_1: PhaseOne | None, promotion: Promotion | None, *, gates
         return Disposition.INCOMPLETE
     if not phase_1.passed:
         return Disposition.PHASE_1_FAILED
-    return Disposition.PHASE_1_PASSED if promotion is None else dispose(promotion, gates_hold=gates_hold)
+    return Disposition.PHASE_1_PASSED if promotion is None else promotions.dispose(promotion, gates_hold=gates_hold)
 
 
 def _progress(case: CampaignCase, phase_1: PhaseOne | None) -> Iterator[Checked]:
@@ -147,8 +150,8 @@ def _decisions(
     plan: EndpointPlan, disposition: Disposition, promotion: Promotion | None, several: RepetitionFigures | None
 ) -> Iterator[Checked]:
     if promotion is not None:
-        for rule, check in PROMOTION_RULES.items():
-            yield rule, CAMPAIGN, check(promotion)
+        for rule, found in promotions.check(promotion).items():
+            yield rule, CAMPAIGN, found
     if several is not None:
         yield "interval-superior", CAMPAIGN, interval_superior(several)
     if plan.null:

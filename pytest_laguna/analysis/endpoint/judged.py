@@ -11,7 +11,7 @@ from pytest_laguna.analysis.endpoint.campaign_rules import CAMPAIGN_RULES
 from pytest_laguna.analysis.endpoint.case import CAMPAIGN, CampaignCase, leg_place
 from pytest_laguna.analysis.endpoint.figures import ADJACENT, leg_figures, pair_figures
 from pytest_laguna.analysis.endpoint.leg_rules import LEG_RULES
-from pytest_laguna.analysis.endpoint.pair_rules import CONTROL_RULES, PAIR_RULES, same_prompts
+from pytest_laguna.analysis.endpoint.pair_rules import PAIR_RULES, control_health, same_prompts
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.evidence.endpoint_analysis import LegFigures, PairFigures
 from pytest_laguna.evidence.leg import LegName, LegRecord
@@ -81,7 +81,9 @@ def _of_figures(case: CampaignCase, figures: Figures, pairs: Sequence[PairFigure
     for pair in pairs:
         for rule, check in PAIR_RULES.items():
             yield rule, pair_place(pair.block, pair.candidate), check(pair, thresholds)
+    if thresholds.control_health_percent is None:
+        return
     for leg in figures.values():
         if leg.leg.startswith("A"):
-            for rule, of_control in CONTROL_RULES.items():
-                yield rule, leg_place(leg.block, leg.leg), of_control(leg, thresholds)
+            found = control_health(leg, thresholds.record, thresholds.control_health_percent)
+            yield "control-health", leg_place(leg.block, leg.leg), found

@@ -7,7 +7,7 @@ one's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.evidence.endpoint_analysis import Disposition, Promotion
@@ -56,19 +56,19 @@ def above_record(promotion: Promotion) -> Finding | None:
     return None
 
 
-def above_practical_floor(promotion: Promotion) -> Finding | None:
+def above_practical_floor(promotion: Promotion, floor: float) -> Finding | None:
     """Rule ``above-practical-floor``: it is strictly above the floor too, where the campaign has one."""
-    bar = promotion.practical_floor
-    if bar is not None and promotion.value <= bar:
-        return Verdict.STOP, f"the lower candidate start is {promotion.value}; expected strictly more than {bar}"
+    if promotion.value <= floor:
+        return Verdict.STOP, f"the lower candidate start is {promotion.value}; expected strictly more than {floor}"
     return None
 
 
-PROMOTION_RULES: Mapping[str, Callable[[Promotion], Finding | None]] = {
-    "lower-start-wins": lower_start_wins,
-    "above-record": above_record,
-    "above-practical-floor": above_practical_floor,
-}
+def check(promotion: Promotion) -> dict[str, Finding | None]:
+    """What each rule over the promotion has to say; the floor is not asked for where there is none."""
+    found = {"lower-start-wins": lower_start_wins(promotion), "above-record": above_record(promotion)}
+    if promotion.practical_floor is not None:
+        found["above-practical-floor"] = above_practical_floor(promotion, promotion.practical_floor)
+    return found
 
 
 def dispose(promotion: Promotion, *, gates_hold: bool) -> Disposition:
@@ -78,9 +78,10 @@ def dispose(promotion: Promotion, *, gates_hold: bool) -> Disposition:
         promotion: what could be submitted.
         gates_hold: whether every rule over legs, pairs and campaign is satisfied.
     """
-    if not gates_hold or lower_start_wins(promotion) is not None:
+    found = {rule for rule, finding in check(promotion).items() if finding is not None}
+    if not gates_hold or "lower-start-wins" in found:
         return Disposition.NEGATIVE
-    if above_record(promotion) is None and above_practical_floor(promotion) is None:
+    if not found:
         return Disposition.RECORD
     if promotion.practical_floor is None:
         return Disposition.BELOW_RECORD_FLOOR

@@ -231,6 +231,48 @@ def test_a_treatment_in_a_null_campaign_is_void() -> None:
     assert analysis.reason.startswith("block 1 B1: leg-named: arm and")
 
 
+@pytest.mark.parametrize(
+    ("plan", "count", "not_asked"),
+    [
+        (lab.plan(), 4, ["interval-superior", "null-finds-nothing", "null-narrow"]),
+        (
+            lab.plan(thresholds=BREAKABLE_GRAPH_20260724.model_copy(update={"record": 92.0})),
+            4,
+            ["above-practical-floor", "control-health", "interval-superior", "null-finds-nothing", "null-narrow"],
+        ),
+        (
+            lab.plan(),
+            2,
+            [
+                "above-practical-floor",
+                "above-record",
+                "interval-superior",
+                "lower-start-wins",
+                "null-finds-nothing",
+                "null-narrow",
+            ],
+        ),
+    ],
+    ids=["one block", "without floor and health", "phase 1"],
+)
+def test_what_was_not_asked_proves_nothing(plan: EndpointPlan, count: int, not_asked: list[str]) -> None:
+    analysis = analyse(lab.legs(METADATA)[:count], plan)
+    assert analysis.not_asked == not_asked
+    assert not {finding.rule for finding in analysis.findings} & set(not_asked)
+
+
+def test_what_a_campaign_can_leave_out_is_off() -> None:
+    """A TOML file has no null: what a plan does without is left out."""
+    told = lab.plan().model_dump()
+    for name in ("teacher_sha256", "null", "repetition"):
+        del told[name]
+    for name in ("control_health_percent", "practical_floor"):
+        del told["thresholds"][name]
+    plan = EndpointPlan.model_validate(told)
+    assert (plan.teacher_sha256, plan.null, plan.repetition, plan.blocks) == (None, False, None, 1)
+    assert (plan.thresholds.control_health_percent, plan.thresholds.practical_floor) == (None, None)
+
+
 def test_the_teacher_is_the_published_one() -> None:
     assert sum(len(row.token_ids) for row in lab.TEACHER.rows) == 6354
     rows = json.loads((lab.DATA / "lab-endpoint-teacher-tokens.json").read_bytes())["rows"]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pytest_laguna.analysis.endpoint import figures
-from pytest_laguna.analysis.endpoint.pair_rules import CONTROL_RULES, PAIR_RULES
-from pytest_laguna.analysis.endpoint.promotion import PROMOTION_RULES, dispose, weigh
+from pytest_laguna.analysis.endpoint.pair_rules import PAIR_RULES, control_health
+from pytest_laguna.analysis.endpoint.promotion import dispose, lower_start_wins, weigh
 from pytest_laguna.evidence.endpoint_analysis import Disposition, LegFigures, PairFigures
 from pytest_laguna.evidence.endpoint_campaign import (
     ABBA,
@@ -138,13 +138,10 @@ def test_published_pairs_pass_and_give_the_published_disposition(
     assert dispose(promotion, gates_hold=False) is Disposition.NEGATIVE
 
 
-@pytest.mark.parametrize(("record", "thresholds", "names"), CAMPAIGNS)
-def test_published_controls_are_healthy(
-    record: dict[str, Any], thresholds: EndpointThresholds, names: tuple[str, str]
-) -> None:
-    del names
-    for headline in starts(record, "A"):
-        assert CONTROL_RULES["control-health"](leg_of([headline] * 13), thresholds) is None
+def test_published_controls_are_healthy() -> None:
+    """The breakable-graph crossover had no such rule: its controls were eager."""
+    for headline in starts(METADATA, "A"):
+        assert control_health(leg_of([headline] * 13), METADATA_20260725.record, 2.0) is None
 
 
 def leg_of(rates: list[float], **changed: Any) -> LegFigures:
@@ -189,7 +186,7 @@ def test_the_better_candidate_is_never_the_value() -> None:
 
 def test_a_tie_with_the_control_is_negative() -> None:
     promotion = weigh([(95.0, 94.05), (94.0, 93.06)], [94.0, 96.0], METADATA_20260725)
-    assert PROMOTION_RULES["lower-start-wins"](promotion) is not None
+    assert lower_start_wins(promotion) is not None
     assert dispose(promotion, gates_hold=True) is Disposition.NEGATIVE
 
 
@@ -215,7 +212,9 @@ def test_each_pair_rule_at_its_published_threshold(rule: str, field: str, metada
 @pytest.mark.parametrize(("percent", "healthy"), [(1.999, True), (-1.999, True), (2.001, False), (-2.001, False)])
 def test_control_health_at_its_published_threshold(percent: float, healthy: bool) -> None:
     control = leg_of([METADATA_20260725.record * (1 + percent / 100)] * 13)
-    assert (CONTROL_RULES["control-health"](control, METADATA_20260725) is None) is healthy
+    assert METADATA_20260725.control_health_percent is not None
+    finding = control_health(control, METADATA_20260725.record, METADATA_20260725.control_health_percent)
+    assert (finding is None) is healthy
 
 
 def test_pair_figures_by_hand() -> None:

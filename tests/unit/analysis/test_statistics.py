@@ -134,7 +134,7 @@ POWERS = [
 ]
 
 CONTRASTS = [0.01, 0.012, 0.008, 0.011]
-"""scipy.stats.ttest_1samp(...).confidence_interval(0.95) gives 0.007532469116203984 to 0.012967530883796013."""
+"""The t interval of scipy at a confidence of 0.95 is 0.007532469116203984 to 0.012967530883796013."""
 
 
 @pytest.mark.parametrize(("freedom", "probability", "expected"), QUANTILES)

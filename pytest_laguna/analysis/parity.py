@@ -94,7 +94,7 @@ class Called(NamedTuple):
     """One kernel of one layer, with how a reason calls it."""
 
     where: str
-    flag: str
+    side: str
     kernel: str
     calls: KernelCalls
 
@@ -118,7 +118,7 @@ class Packet:
         for name, side in self.sides:
             for kind, layer in side.layers.items():
                 for kernel, calls in _kernels(layer):
-                    yield Called(f"{self.where}: {kind} {kernel} {name}", side.flag, kernel, calls)
+                    yield Called(f"{self.where}: {kind} {kernel} {name}", name, kernel, calls)
 
     def pairs(self) -> Iterator[tuple[str, KernelCalls, KernelCalls]]:
         """Both kernels of every kind of attention that ran on both sides, off first."""
@@ -261,8 +261,8 @@ def views_reused(packet: Packet) -> Finding | None:
     Seen at the kernel and not counted by the candidate. Were they the same with the selector off, the observer would
     see nothing.
     """
-    for where, flag, _, calls in packet.kernels():
-        same = calls.calls if flag == "1" else 1
+    for where, side, _, calls in packet.kernels():
+        same = calls.calls if side == "on" else 1
         if (calls.same_objects, calls.places) != (same, 1):
             told = f"{calls.same_objects} of {calls.calls} calls with the first's views, {calls.places} places"
             return Verdict.FAIL, f"{where}: {told}; expected {same} and 1"

@@ -52,9 +52,10 @@ def _words_of_the_kernel(path: Path) -> tuple[int, int]:
     On some file systems (btrfs, overlayfs) ``stat`` tells others, so a mapping is compared with a mapping.
     """
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 1, mmap.MAP_PRIVATE, mmap.PROT_READ):
-        for line in MAPS.read_text(errors="surrogateescape").splitlines():
+        for line in os.fsdecode(MAPS.read_bytes()).split("\n"):
             columns = line.split(maxsplit=5)
-            if len(columns) == 6 and columns[5] == str(path):  # noqa: PLR2004 - with a path there are six columns
+            # A line end in a name stands as its octal escape.
+            if [name.replace("\\012", "\n") for name in columns[5:]] == [str(path)]:
                 major, minor = (int(number, 16) for number in columns[3].split(":"))
                 return os.makedev(major, minor), int(columns[4])
     message = f"{printable(path)}: mapped, and not in {MAPS}; expected the kernel to list it under this path"

@@ -155,3 +155,10 @@ def test_the_kernels_words_are_used_and_not_those_of_stat(
     maps.write_text("")
     with pytest.raises(IdentityError, match=r"libcopied.so: mapped, and not in .*maps; expected the kernel"):
         hash_mapped([mapped], [])
+
+
+def test_a_line_end_in_a_name_is_found(tmp_path: Path) -> None:
+    library = Path(shutil.copyfile(LIBRARY, tmp_path / "lib\ncopied.so"))
+    mapped = MappedFile(path=str(library), device=1, inode=1, size=library.stat().st_size)
+    [binary] = hash_mapped([mapped], [])
+    assert (binary.path, str(binary.inode)) == (str(library), binary.stamp.inode)

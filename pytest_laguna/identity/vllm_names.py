@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether every vLLM name that a module of ours imports is there on every platform, read from vLLM's sources.
+
+vLLM binds some names on some platforms only. Such an import works where it was tried and fails on the card, before
+anything was measured. Only the standard library is used, and nothing of vLLM is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = "vllm"
+
+
+def conditional_imports(source: Path, root: Path) -> list[str]:
+    """Imports of vLLM names that a version of it does not bind on every platform, or not at all.
+
+    Args:
+        source: a Python file; its imports count wherever they stand.
+        root: the folder that holds that version's package ``vllm``.
+
+    Returns:
+        One line for each.
+
+    Raises:
+        FileNotFoundError: there is no vLLM in ``root``: nothing would be looked at.
+    """
+    if not (root / PACKAGE / "__init__.py").is_file():
+        raise FileNotFoundError(f"{root}: expected the package {PACKAGE}, found none; run `make vllm-sources`")
+    return [
+        f"{source.name}:{line}: {_told(root, module, name)}; look it up when it is used, or import what is always there"
+        for module, name, line in _imports(ast.parse(source.read_bytes()))
+        if not _is_bound(root, module, name)
+    ]
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, str | None, int]]:
+    """Module, name (None for the module itself) and line of every absolute import from vLLM."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None, node.lineno) for alias in node.names if _is_vllm(alias.name))
+        elif isinstance(node, ast.ImportFrom) and not node.level and _is_vllm(node.module or ""):
+            yield from ((str(node.module), alias.name, node.lineno) for alias in node.names)
+
+
+def _is_vllm(module: str) -> bool:
+    return module.partition(".")[0] == PACKAGE
+
+
+def _is_bound(root: Path, module: str, name: str | None) -> bool:
+    file = _file(root, module)
+    if file is None:
+        return False
+    if name is None or _file(root, f"{module}.{name}") is not None:
+        return True
+    tree = ast.parse(file.read_bytes())
+    return name in _bound(tree.body) or name in _served(tree.body)
+
+
+def _told(root: Path, module: str, name: str | None) -> str:
+    if name is None or _file(root, module) is None:
+        return f"{module} is no module of the vLLM in {root.name}"
+    return f"{module} does not bind {name} on every platform in {root.name}"
+
+
+def _file(root: Path, module: str) -> Path | None:
+    stem = root.joinpath(*module.split("."))
+    return next((file for file in (stem.with_suffix(".py"), stem / "__init__.py") if file.is_file()), None)
+
+
+def _bound(body: list[ast.stmt]) -> set[str]:
+    """Names that running these statements binds whatever the platform: not those of one branch alone."""
+    names: set[str] = set()
+    for node in body:
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                names.add(node.name)
+            case ast.Assign():
+                names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+            case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
+                names.add(name)
+            case ast.If():
+                names |= _bound(node.body) & _bound(node.orelse)
+            case ast.Try():
+                names |= _bound(node.finalbody)
+                branches = [_bound(node.body) | _bound(node.orelse), *(_bound(each.body) for each in node.handlers)]
+                names |= set.intersection(*branches)
+            case ast.With():
+                names |= _bound(node.body)
+            case _:
+                pass
+    return names
+
+
+def _served(body: list[ast.stmt]) -> set[str]:
+    """Names that a module's own ``__getattr__`` mentions. Source: PEP 562."""
+    functions = (node for node in body if isinstance(node, ast.FunctionDef) and node.name == "__getattr__")
+    constants = (node for function in functions for node in ast.walk(function) if isinstance(node, ast.Constant))
+    return {node.value for node in constants if isinstance(node.value, str)}

@@ -66,21 +66,27 @@ class Ranks:
         Raises:
             UnusableEvidenceError: a rank does not wait to be asked, does not answer in its time, or not in its form.
         """
-        for rank in range(self._count):
-            self._wake(rank)
         end = time.monotonic() + ANSWER_SECONDS
+        for rank in range(self._count):
+            self._wake(rank, end)
         for rank in range(self._count):
             while not (self._directory / state_name(rank, "served")).exists() and time.monotonic() < end:
                 time.sleep(_POLL_SECONDS)
         return [self._read(rank, "served") for rank in range(self._count)]
 
-    def _wake(self, rank: int) -> None:
-        try:
-            os.close(os.open(self._directory / pipe_name(rank), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-        except OSError as error:
-            reason = "nobody waits there" if error.errno == errno.ENXIO else error.strerror
-            message = f"{pipe_name(rank)}: {reason}; expected rank {rank} of the server to wait to be asked"
-            raise UnusableEvidenceError(message) from error
+    def _wake(self, rank: int, end: float) -> None:
+        """Open a rank's pipe, on which it may be about to wait."""
+        while True:
+            try:
+                os.close(os.open(self._directory / pipe_name(rank), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            except OSError as error:
+                if error.errno == errno.ENXIO and time.monotonic() < end:
+                    time.sleep(_POLL_SECONDS)
+                    continue
+                reason = "nobody waits there" if error.errno == errno.ENXIO else error.strerror
+                message = f"{pipe_name(rank)}: {reason}; expected rank {rank} of the server to wait to be asked"
+                raise UnusableEvidenceError(message) from error
+            return
 
     def _read(self, rank: int, moment: str) -> RankState:
         name = state_name(rank, moment)

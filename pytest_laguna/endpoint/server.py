@@ -26,15 +26,15 @@ _TAIL_BYTES = 4096
 
 
 class RunningServer(Protocol):
-    """A server under supervision.
+    """A server under supervision."""
 
-    Attributes:
-        pid: of the server.
-        start_ticks: when it started, in clock ticks since boot.
-    """
+    @property
+    def pid(self) -> int:
+        """Its number."""
 
-    pid: int
-    start_ticks: int
+    @property
+    def start_ticks(self) -> int:
+        """When it started, in clock ticks since boot."""
 
     def processes(self) -> frozenset[int]:
         """The pids of the server and of everything below it that have not ended."""

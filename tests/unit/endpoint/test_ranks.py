@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks say what they hold in files, the second time when their pipe is opened."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_laguna.endpoint import ranks
+from pytest_laguna.endpoint.ranks import Ranks
+from pytest_laguna.verdict import UnusableEvidenceError
+from tests.endpoint_server import report, write_state
+
+
+@pytest.fixture
+def one_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
+    monkeypatch.setenv("FLAG", "1")
+    found = Ranks(tmp_path / "ranks", 1)
+    with found.pipes():
+        yield found
+
+
+def test_a_rank_reports_before_and_after(one_rank: Ranks, tmp_path: Path) -> None:
+    directory = Path(one_rank.variables["LAGUNA_RANK_STATES"])
+    assert directory == tmp_path / "ranks"
+    report(directory)
+    [captured] = one_rank.captured()
+    assert (captured.moment, captured.rank, captured.variables) == ("captured", 0, {"FLAG": "1"})
+    assert captured.graphs[0].graphs == 2
+    assert not (directory / "rank-0-served.json").exists()
+    [served] = one_rank.served()
+    assert (served.moment, served.pid) == ("served", captured.pid)
+
+
+def test_only_regular_files_are_left(tmp_path: Path) -> None:
+    with Ranks(tmp_path / "ranks", 2).pipes():
+        assert [path.is_fifo() for path in sorted((tmp_path / "ranks").iterdir())] == [True, True]
+    assert list((tmp_path / "ranks").iterdir()) == []
+
+
+def test_a_rank_that_captured_nothing_is_missed(one_rank: Ranks) -> None:
+    with pytest.raises(UnusableEvidenceError, match=r"rank-0-captured\.json: cannot be read \(No such file"):
+        one_rank.captured()
+
+
+def test_a_second_rank_is_missed(tmp_path: Path) -> None:
+    both = Ranks(tmp_path / "ranks", 2)
+    with both.pipes():
+        write_state(tmp_path / "ranks", "captured", "1")
+        with pytest.raises(UnusableEvidenceError, match=r"rank-1-captured\.json: cannot be read"):
+            both.captured()
+
+
+def test_a_state_of_another_moment_is_refused(one_rank: Ranks, tmp_path: Path) -> None:
+    write_state(tmp_path / "ranks", "served", "1")
+    (tmp_path / "ranks" / "rank-0-served.json").rename(tmp_path / "ranks" / "rank-0-captured.json")
+    with pytest.raises(UnusableEvidenceError, match="of rank 0 when it had served; expected rank 0, captured"):
+        one_rank.captured()
+
+
+def test_a_rank_that_waits_for_nothing_is_named(one_rank: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "ANSWER_SECONDS", 0.2)
+    with pytest.raises(UnusableEvidenceError, match=r"rank-0\.ask: nobody waits there; expected rank 0"):
+        one_rank.served()
+
+
+def test_a_rank_that_does_not_answer_is_given_up(
+    one_rank: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "ANSWER_SECONDS", 2.0)
+    waits = threading.Thread(target=(tmp_path / "ranks" / "rank-0.ask").read_bytes)
+    waits.start()
+    with pytest.raises(UnusableEvidenceError, match=r"rank-0-served\.json: cannot be read"):
+        one_rank.served()
+    waits.join()

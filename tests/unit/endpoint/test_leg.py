@@ -240,7 +240,6 @@ def test_a_port_that_is_taken_in_the_meantime_is_refused(tmp_path: Path) -> None
     def beaten(*arguments: Any, **keywords: Any) -> Iterator[RunningServer]:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", case.port))
-            taken.listen()
             with started(*arguments, **keywords) as server:
                 yield server
 

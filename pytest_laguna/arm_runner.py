@@ -14,11 +14,14 @@ from pathlib import Path
 from pytest_laguna.campaign import Bounds
 from pytest_laguna.engine import launch
 from pytest_laguna.evidence.arm_record import ArmRecord, ArmRequest
+from pytest_laguna.evidence.parity import PacketRecord, PacketRequest
 from pytest_laguna.evidence.process_record import ProcessRecord
 from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine import descent, process
+from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.command import Command, Ladder
 from pytest_laguna.machine.environment import PRIVATE_DIRECTORIES, make_short_directory, private_environment
+from pytest_laguna.verdict import NotProvenError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,10 +125,25 @@ class ArmRunner:
             for private in {path.partition("/")[0] for path in PRIVATE_DIRECTORIES.values()}:
                 shutil.rmtree(directory / private, ignore_errors=True)  # caches are no evidence
 
+    def on_card(self, card: Card) -> ArmRunner:
+        """The same, seeing one of the leased cards only.
+
+        Raises:
+            NotProvenError: nothing is leased.
+        """
+        if self.held is None:
+            raise NotProvenError("no cards are leased; nothing can run on one")
+        return dataclasses.replace(self, cards=self.held.source.environment([card]), cores=self.held.cores([card]))
+
     def arm(self, request: ArmRequest, directory: Path, *, interpreter: Path) -> ArmRecord:
         """Run one arm and read its record; raises what ``launch.run_arm`` raises."""
         deadline = self.bounds.deadline_seconds
         return launch.run_arm(request, directory, interpreter=interpreter, deadline_seconds=deadline, run=self)
+
+    def packet(self, request: PacketRequest, directory: Path, *, interpreter: Path) -> PacketRecord:
+        """Run one parity packet and read its record; raises what ``launch.run_packet`` raises."""
+        deadline = self.bounds.deadline_seconds
+        return launch.run_packet(request, directory, interpreter=interpreter, deadline_seconds=deadline, run=self)
 
     def tiny_pair(
         self,

@@ -77,6 +77,11 @@ class Attempt:
         self._journal = Journal(self.directory / root.JOURNAL, files.sha256_bytes(content))
         self.append("session-started", nonce=self._start.nonce)
 
+    @property
+    def identity(self) -> Identity:
+        """The digests that the attempt is bound to."""
+        return self._start.identity
+
     def append(self, kind: EventKind, **data: JSON) -> None:
         """Write an event to the journal; a failure is kept in ``broken`` instead of raised."""
         if self.broken:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import datetime
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.evidence.diagnostic import Decides
 from pytest_laguna.evidence.host import HostLimits
 from pytest_laguna.evidence.idle import IdleRequirement
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
@@ -110,6 +112,60 @@ class Idle(_Model, IdleRequirement):
     settle_seconds: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
 
 
+class GeneratedPair(_Model):
+    """A target and its draft that the project makes itself.
+
+    Attributes:
+        generated: which.
+        layers: of the target.
+        prompt: which of the pair's prompts is continued.
+    """
+
+    generated: Literal["tiny-laguna"]
+    layers: Annotated[int, pydantic.Field(ge=1)]
+    prompt: Name
+
+
+class ModelFolders(_Model):
+    """A target and its draft that are there; their files are hashed in every attempt.
+
+    Attributes:
+        target: folder, an absolute path.
+        draft: folder, likewise.
+        prompt: the text that is continued.
+    """
+
+    target: Annotated[str, pydantic.Field(pattern=r"^/")]
+    draft: Annotated[str, pydantic.Field(pattern=r"^/")]
+    prompt: Annotated[str, pydantic.Field(min_length=1)]
+
+
+class Engine(_Model):
+    """What a lane's engine runs and what decides there.
+
+    Attributes:
+        interpreter: the Python that has the lane's vLLM, relative to the project; None is the one that runs pytest.
+        model: the pair.
+        decides: whether timing decides, or exactness alone while timing is reported.
+        identical: the pairs of arms whose tokens must be equal bit for bit; all others are reported. Between q1 and a
+            speculating arm upstream vLLM does not promise it.
+    """
+
+    interpreter: str | None = None
+    model: GeneratedPair | ModelFolders
+    decides: Decides
+    identical: Annotated[list[tuple[Arm, Arm]], pydantic.Field(min_length=1)]
+
+    @pydantic.field_validator("identical", mode="before")
+    @classmethod
+    def _from_toml(cls, value: Any) -> Any:
+        """TOML has neither tuples nor enumerations."""
+        names = {arm.value: arm for arm in Arm}
+        if isinstance(value, list) and all(isinstance(pair, list) for pair in value):
+            return [tuple(names.get(name, name) for name in pair) for pair in value]
+        return value
+
+
 class LaneSettings(_Model):
     """What a lane runs.
 
@@ -118,12 +174,34 @@ class LaneSettings(_Model):
         bounds: of each arm in gates 2 and 3.
         idle: of the lane's cards.
         host: the limits of the host around each arm.
+        engine: what gates 2 and 3 run; a campaign whose gates run no vLLM has none.
     """
 
     vllm: str
     bounds: Bounds
     idle: Idle
     host: HostLimits
+    engine: Engine | None = None
+
+
+class Diagnostic(_Model):
+    """The exact diagnostic of gate 2.
+
+    Attributes:
+        completion_tokens: greedy tokens of each arm's one generation.
+        samples: replays that each rank of both graph arms profiles.
+        collective_breaks: whether each all-reduce is a break of its own.
+        acceptance_rate_difference: the most by which accepted / proposed may differ between speculating arms.
+        accepted_per_cycle: the least accepted tokens a draft cycle in every speculating arm.
+        queries: how many queries each case of a parity packet verifies.
+    """
+
+    completion_tokens: Annotated[int, pydantic.Field(ge=16, le=4096)]
+    samples: Annotated[int, pydantic.Field(ge=2)]
+    collective_breaks: bool
+    acceptance_rate_difference: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+    accepted_per_cycle: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+    queries: Annotated[list[Annotated[int, pydantic.Field(ge=1)]], pydantic.Field(min_length=1)]
 
 
 class Rehearsal(_Model):
@@ -158,6 +236,8 @@ class Campaign(_Model):
         lane: the lane of ``--device`` when it is not given.
         gates: the gates that the campaign declares, in order.
         clauses: for each gate number (as text, the way TOML spells keys) the clause ids with their node ids, in order.
+        rehearsal: the engine run of gate 1; None where gate 1 runs none.
+        diagnostic: the exact diagnostic of gate 2; None where gate 2 is something else.
         amendments: dated changes since the preregistration.
     """
 
@@ -169,6 +249,7 @@ class Campaign(_Model):
     candidate: Candidate
     lanes: dict[Lane, LaneSettings]
     rehearsal: Rehearsal | None = None
+    diagnostic: Diagnostic | None = None
     clauses: dict[Literal["1", "2", "3"], dict[Name, NodeId]]
     amendments: list[Amendment] = pydantic.Field(default_factory=list)
 

@@ -64,9 +64,7 @@ class CardProcess:
         asked = CardRequest(file=_file_of(function), function=function.__qualname__, arguments=list(arguments))
         files.write_new(request, files.canonical_json(asked.canonical()))
         argv = [sys.executable, "-P", "-B", "-m", "pytest_laguna.machine.card_program", str(request), str(result)]
-        runner = dataclasses.replace(
-            self.run, cards=self.held.source.environment([card]), cores=self.held.cores([card])
-        )
+        runner = self.run.on_card(card)
         process = runner(argv, {}, place, runner.bounds.deadline_seconds)
         files.write_new(place / "process.json", files.canonical_json(process.canonical()))
         if not process.is_clean:

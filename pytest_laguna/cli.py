@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import NoReturn, get_args
 
 from pytest_laguna.campaign import Lane
-from pytest_laguna.evidence.files import printable
-from pytest_laguna.verdict import USAGE_EXIT_CODE, Verdict, worst
+from pytest_laguna.evidence.files import printable, write_new
+from pytest_laguna.raw_evidence import analyse_again
+from pytest_laguna.verdict import USAGE_EXIT_CODE, NotProvenError, UnusableEvidenceError, Verdict, worst
 from pytest_laguna.verification import GateReport, verify_root
 
 LANES: tuple[Lane, ...] = get_args(Lane)
@@ -43,12 +44,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verify = commands.add_parser("verify", help="derive every verdict again from a sealed root's raw files")
     verify.add_argument("root", metavar="ROOT", help="the sealed root, or a copy of it")
     verify.add_argument("--json", action="store_true", help="print one JSON object")
+    analyze = commands.add_parser("analyze", help="run an attempt's frozen analysis again on its raw files, read-only")
+    analyze.add_argument("attempt", metavar="ATTEMPT", help="an attempt's directory, or a copy of it")
+    analyze.add_argument("--out", required=True, metavar="FILE", help="a new file, outside the attempt")
     doctor = commands.add_parser("doctor", help="say for each lane whether this machine and environment can run it")
     doctor.add_argument("--device", choices=LANES, help="look at this lane alone; exit code 23 when it is not ready")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     chosen = parser.parse_args(arguments)
     if chosen.command == "doctor":
         return _print(*_doctor(chosen.device, as_json=chosen.json))
+    if chosen.command == "analyze":
+        try:
+            return _print(*_analyze(Path(chosen.attempt), Path(chosen.out)))
+        except (OSError, ValueError) as error:
+            reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            analyze.error(printable(reason))
     try:
         text, code = _verify(chosen.root, as_json=chosen.json)
     except (OSError, ValueError) as error:
@@ -72,6 +82,26 @@ def _verify(sealed_root: str, *, as_json: bool) -> tuple[str, int]:
     if as_json:
         return json.dumps({"gates": [report.to_json() for report in reports]}, indent=2) + "\n", code
     return _table(reports) or f"NOT_PROVEN: {printable(sealed_root)} holds no attempt\n", code
+
+
+def _analyze(attempt: Path, out: Path) -> tuple[str, int]:
+    """What is printed, and the exit code of the gate's verdict as the raw files give it.
+
+    Raises:
+        OSError: the attempt cannot be read, or the output not written.
+        ValueError: it is not an attempt with an analysis of its own, or the output would lie in it.
+    """
+    if out.resolve().is_relative_to(attempt.resolve()):
+        message = f"--out {out}: inside the attempt, which stays as it is; name a file elsewhere"
+        raise ValueError(message)
+    try:
+        analysis = analyse_again(attempt)
+    except UnusableEvidenceError as error:
+        return f"VOID: {printable(str(error))}\n", Verdict.VOID.exit_code
+    except NotProvenError as error:
+        return f"NOT_PROVEN: {printable(str(error))}\n", Verdict.NOT_PROVEN.exit_code
+    write_new(out, analysis.content)
+    return analysis.text, analysis.verdict.exit_code
 
 
 def _doctor(lane: Lane | None, *, as_json: bool) -> tuple[str, int]:

@@ -12,7 +12,9 @@ from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.attempt import Attempt
 from pytest_laguna.campaign import Campaign, Lane
 from pytest_laguna.card_process import CardProcess
+from pytest_laguna.diagnostic import Diagnostic
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.diagnostic import Diagnosis
 from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine.command import new_token
 from pytest_laguna.precondition import Gate
@@ -97,6 +99,15 @@ def arm_runner(request: pytest.FixtureRequest, campaign: Campaign, lane: Lane) -
     if campaign.rehearsal is None:
         raise NotProvenError("the campaign has no table rehearsal; gate 1 runs the engine of one")
     return ArmRunner(new_token(), {}, frozenset(), campaign.rehearsal.bounds)
+
+
+@pytest.fixture(scope="session")
+def diagnosis(
+    request: pytest.FixtureRequest, campaign: Campaign, lane: Lane, cards: LeasedCards, arm_runner: ArmRunner
+) -> Diagnosis:
+    """Carries the campaign's exact diagnostic out, once a session, and gives what its analysis found."""
+    attempt = request.config.stash[ATTEMPT]
+    return Diagnostic(campaign, lane, cards, arm_runner, attempt).carry_out(request.config.rootpath)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.campaign import Idle
 from pytest_laguna.evidence import files, leased_cards, root
 from pytest_laguna.evidence.host import HostState
-from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement
+from pytest_laguna.evidence.idle import IdleRecord
 from pytest_laguna.evidence.leased_cards import LeasedCard, LeaseStart
 from pytest_laguna.machine import host_audit, idle, leases
 from pytest_laguna.machine.cards import Card, CardSource
@@ -146,7 +146,7 @@ class LeasedCards:
         name = {"before": leased_cards.IDLE_BEFORE, "after": leased_cards.IDLE_AFTER}[phase]
         path = evidence / leased_cards.DIRECTORY / name
         try:
-            record = self.take_idle(phase, self.idle)
+            record = self.take_idle(phase, self.cards)
             files.write_new(path, files.canonical_json(record.canonical()))
             return judge_idle(record, self.idle)
         except NotProvenError as error:
@@ -154,14 +154,14 @@ class LeasedCards:
         except UnusableEvidenceError as error:
             return Verdict.VOID, str(error)
 
-    def take_idle(self, phase: Literal["before", "after"], requirement: IdleRequirement) -> IdleRecord:
-        """Look at the cards; see ``machine.idle.take_record``, which says what it raises."""
+    def take_idle(self, phase: Literal["before", "after"], cards: Sequence[Card]) -> IdleRecord:
+        """Take the campaign's looks at some of the cards; ``machine.idle.take_record`` says what it raises."""
         return idle.take_record(
             self.source,
-            self.cards,
+            cards,
             phase=phase,
             token=self.lease.token,
-            requirement=requirement,
+            requirement=self.idle,
             settle_seconds=self.idle.settle_seconds,
         )
 

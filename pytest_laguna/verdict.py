@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
@@ -61,3 +61,24 @@ class MeasuredNegativeError(Exception):
 
 class NotProvenError(Exception):
     """Raised where something that a proof needs is missing: the clause, and with it the gate, is NOT_PROVEN."""
+
+
+def raise_verdict(verdict: Verdict, reason: str) -> NoReturn:
+    """Raise what gives a clause this verdict; PASS is not raised.
+
+    Raises:
+        AssertionError: FAIL.
+        MeasuredNegativeError: STOP.
+        UnusableEvidenceError: VOID.
+        NotProvenError: NOT_PROVEN.
+        ValueError: PASS.
+    """
+    if verdict is Verdict.PASS:
+        raise ValueError("a passing clause is proven and not raised")
+    errors: Mapping[Verdict, type[Exception]] = {
+        Verdict.STOP: MeasuredNegativeError,
+        Verdict.FAIL: AssertionError,
+        Verdict.VOID: UnusableEvidenceError,
+        Verdict.NOT_PROVEN: NotProvenError,
+    }
+    raise errors[verdict](reason)

@@ -13,13 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from pytest_laguna.analysis.clauses import judge
-from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.analysis.lease import judge_machine
-from pytest_laguna.campaign import Campaign, CampaignError, parse_campaign
 from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.journal import journal_head, read_journal
 from pytest_laguna.evidence.junit import SIZE_LIMIT, Case, read_junit, write_junit
-from pytest_laguna.evidence.machine import read_machine
 from pytest_laguna.evidence.schemas import (
     Analysis,
     AttemptStart,
@@ -28,6 +24,7 @@ from pytest_laguna.evidence.schemas import (
     read_model,
     receipt_statement,
 )
+from pytest_laguna.raw_evidence import campaign_copy, judge_raw
 from pytest_laguna.verdict import JSON, NotProvenError, UnusableEvidenceError, Verdict
 
 _LEVELS = ("campaign", "lane", "gate1..3")
@@ -270,7 +267,7 @@ def _receipt_derives(attempt: _Attempt) -> None:
 
 def _campaign_frozen(attempt: _Attempt) -> None:
     """The campaign file in the evidence is the one whose digest and clauses were frozen."""
-    campaign = _campaign_copy(attempt.directory)
+    campaign = campaign_copy(attempt.directory)
     if campaign.digest != attempt.start.identity.campaign:
         message = f"{root.CAMPAIGN}: not the campaign that attempt.json names"
         raise UnusableEvidenceError(message)
@@ -377,25 +374,7 @@ def derive_analysis(directory: Path, start: AttemptStart) -> Analysis:
     """The verdict object from ``attempt.json``, the journal and, of a device gate, what is recorded of its machine."""
     first_previous = files.sha256_file(directory / root.ATTEMPT)
     events = read_journal(directory / root.JOURNAL, first_previous)
-    return judge(start.clauses, events, _of_machine(directory, start) if start.gate > 1 else ())
-
-
-def _of_machine(directory: Path, start: AttemptStart) -> list[Finding]:
-    """What speaks against the machine's side; a file that cannot be read does too, and loses nothing else."""
-    try:
-        settings = _campaign_copy(directory).lane_settings(start.lane)
-        return judge_machine(read_machine(directory / root.EVIDENCE), settings.idle, settings.host)
-    except UnusableEvidenceError as error:
-        return [(Verdict.VOID, str(error))]
-
-
-def _campaign_copy(directory: Path) -> Campaign:
-    """The campaign file in the evidence."""
-    content = files.read_bytes(directory / root.CAMPAIGN, limit=SIZE_LIMIT)
-    try:
-        return parse_campaign(content, root.CAMPAIGN)
-    except CampaignError as error:
-        raise UnusableEvidenceError(str(error)) from error
+    return judge(start.clauses, events, judge_raw(directory, start))
 
 
 def derive_junit(start: AttemptStart, analysis: Analysis) -> bytes:

@@ -85,6 +85,9 @@ PROVES = 'prove("shown", seen=[1, 2.5, "three"])'
 class Project:
     """The demonstration project in a directory, and what its sessions left there."""
 
+    timeout = 120
+    """Seconds that one session may take."""
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.sealed = directory / "sealed"
@@ -122,7 +125,7 @@ class Project:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=self.timeout,
         )
 
     def gate(self, number: int, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

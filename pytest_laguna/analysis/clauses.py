@@ -15,6 +15,22 @@ from pytest_laguna.evidence.journal import Event
 from pytest_laguna.evidence.schemas import Analysis, ClauseProof, ClauseResult, Phase, parse_model
 from pytest_laguna.verdict import Verdict, worst
 
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the raw files come to, whatever the tests say of them.
+
+    Attributes:
+        machine: what speaks against cards, host and processes, or against the files themselves.
+        clauses: what speaks against a clause, by its id.
+        unexercised: clause, rule and why of each rule that is reported only, or that this lane cannot exercise.
+    """
+
+    machine: Sequence[Finding] = ()
+    clauses: Mapping[str, Finding] = dataclasses.field(default_factory=dict)
+    unexercised: Sequence[tuple[str, str, str]] = ()
+
+
 PHASES = ("setup", "call", "teardown")
 
 CAUSE_VERDICT: Mapping[str, Verdict] = {
@@ -134,37 +150,36 @@ SESSION_RULES: Mapping[str, Callable[[Sequence[Event]], Finding | None]] = {
 }
 
 
-def judge(
-    clauses: Sequence[tuple[str, str]], events: Sequence[Event], of_machine: Sequence[Finding] = ()
-) -> Analysis:
+def judge(clauses: Sequence[tuple[str, str]], events: Sequence[Event], evidence: Evidence | None = None) -> Analysis:
     """The verdict object of a session.
 
     Args:
         clauses: the frozen clause ids and node ids, in order.
         events: the journal.
-        of_machine: what ``analysis.lease`` found in the looks at the cards and at the host, and in the ends of
-            processes.
+        evidence: what the raw files come to; None where a gate has none but the journal.
 
     Returns:
-        Each clause with its verdict, and the gate's: the worst of theirs, of the session's own rules and the machine's.
+        Each clause with its verdict, and the gate's: the worst of theirs, of the session's rules and of the evidence's.
 
     Raises:
         UnusableEvidenceError: an event does not have the fields of its kind.
     """
-    results = [_judge_clause(_observe(clause, nodeid, events)) for clause, nodeid in clauses]
+    raw = evidence or Evidence()
+    results = [_judge_clause(_observe(clause, nodeid, events), raw.clauses.get(clause)) for clause, nodeid in clauses]
     findings = [rule(events) for rule in SESSION_RULES.values()]
     findings.append(nothing_else_ran(events, frozenset(nodeid for _, nodeid in clauses)))
-    of_session = [finding for finding in findings if finding is not None] + list(of_machine)
+    of_session = [finding for finding in findings if finding is not None] + list(raw.machine)
     of_clauses = [(result.verdict, f"{result.clause}: {result.reason}") for result in results]
     verdict = worst(verdict for verdict, _ in of_session + of_clauses)
     reason = next((text for found, text in of_session + of_clauses if found is verdict), "the gate has no clause")
     if verdict is Verdict.PASS:
         reason = f"{len(results)} clauses proven"
-    return Analysis(verdict=verdict, reason=reason, clauses=results)
+    return Analysis(verdict=verdict, reason=reason, clauses=results, unexercised=list(raw.unexercised))
 
 
-def _judge_clause(observed: Observed) -> ClauseResult:
-    findings = (rule(observed) for rule in CLAUSE_RULES.values())
+def _judge_clause(observed: Observed, raw: Finding | None) -> ClauseResult:
+    """The first thing that speaks against a clause; of the evidence only where the journal has nothing to say."""
+    findings = (*(rule(observed) for rule in CLAUSE_RULES.values()), raw)
     verdict, reason = next((finding for finding in findings if finding is not None), (Verdict.PASS, ""))
     return ClauseResult(
         clause=observed.clause,

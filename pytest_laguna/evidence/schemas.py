@@ -132,11 +132,13 @@ class ClauseResult(Schema):
 
 
 class Analysis(Schema):
-    """``analysis.json``: the verdict object, a pure function of the journal.
+    """``analysis.json``: the verdict object, a pure function of the journal and the raw evidence.
 
     Attributes:
         verdict: the gate's.
         reason: one line; for PASS how many clauses are proven.
+        unexercised: clause, rule and why of each rule that proves nothing here: it is reported only, or the lane cannot
+            exercise it.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-analysis-v1"], pydantic.Field(alias="schema")] = (
@@ -145,6 +147,7 @@ class Analysis(Schema):
     verdict: Verdict
     reason: str
     clauses: list[ClauseResult]
+    unexercised: list[tuple[str, str, str]]
 
 
 class Entry(Schema):
@@ -213,6 +216,7 @@ def receipt_statement(
         "verdict": analysis.verdict.value,
         "reason": analysis.reason,
         "clauses": [[clause.clause, clause.nodeid, clause.verdict.value] for clause in analysis.clauses],
+        "unexercised": [list(rule) for rule in analysis.unexercised],
         "journal_head": digests["journal_head"],
         "attempt": start.canonical(),
     }

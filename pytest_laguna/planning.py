@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a campaign expects of a gate on the cards at hand: derived before anything runs, and again by verification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytest_laguna.analysis.topology import expected_topology, target_layers
+from pytest_laguna.campaign import Campaign
+from pytest_laguna.evidence.arm_record import DRAFT_TOKENS
+from pytest_laguna.evidence.diagnostic import DiagnosticPlan
+from pytest_laguna.evidence.idle import IdleRequirement
+from pytest_laguna.verdict import JSON, UnusableEvidenceError
+
+
+def plan_diagnostic(
+    campaign: Campaign, lane: str, cards: Sequence[str], target_config: Mapping[str, JSON]
+) -> DiagnosticPlan:
+    """The plan of gate 2.
+
+    Args:
+        campaign: one with a diagnostic.
+        lane: where it runs.
+        cards: identities of the leased cards, in rank order.
+        target_config: the target's ``config.json``.
+
+    Raises:
+        UnusableEvidenceError: the campaign has no diagnostic, or no engine on that lane, or the configuration is not
+            one whose graph is known.
+    """
+    settings, diagnostic = campaign.lane_settings(lane), campaign.diagnostic
+    if diagnostic is None or settings.engine is None:
+        message = f"campaign {campaign.name}: expected tables diagnostic and lanes.{lane}.engine"
+        raise UnusableEvidenceError(message)
+    return DiagnosticPlan(
+        lane=next(name for name in campaign.lanes if name == lane),
+        cards=list(cards),
+        flag=campaign.candidate.flag,
+        validator=campaign.candidate.validator,
+        completion_tokens=diagnostic.completion_tokens,
+        collective_breaks=diagnostic.collective_breaks,
+        draft_tokens=DRAFT_TOKENS,
+        samples=diagnostic.samples,
+        decides=settings.engine.decides,
+        identical=settings.engine.identical,
+        acceptance_rate_difference=diagnostic.acceptance_rate_difference,
+        accepted_per_cycle=diagnostic.accepted_per_cycle,
+        topology=expected_topology(target_config, len(cards), collective_breaks=diagnostic.collective_breaks),
+        target_layers=target_layers(target_config),
+        queries=diagnostic.queries,
+        idle=IdleRequirement.model_validate(settings.idle.model_dump(include=set(IdleRequirement.model_fields))),
+        host=settings.host,
+    )

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A project whose gate 2 is the real exact diagnostic on real vLLM, small enough for a test: eight layers, few samples."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pytest_laguna.evidence.diagnostic import DIRECTORY
+from tests.demo import CARD, FIRST, PROVES, Project
+
+ROOT = Path(__file__).parents[1]
+QUICK = ROOT / "campaigns" / "laguna-persistent-kv-views-quick.toml"
+GATE = ROOT / "gates" / "test_gate2_xpu.py"
+
+FIRST_CLAUSES = """\
+[clauses.1]
+first = "checks/test_first.py::test_first"
+second = "checks/test_first.py::test_second"
+
+"""
+
+
+class DiagnosticProject(Project):
+    """Its gate 1 proves nothing about the candidate; its gate 2 is the shipped one."""
+
+    timeout = 900
+
+    def __init__(self, directory: Path, *, cards: int = 1, **changed: str) -> None:
+        super().__init__(directory)
+        self.cards = [str(CARD + number) for number in range(cards)]
+        (directory / "gates").mkdir()
+        (directory / "gates" / GATE.name).write_text(GATE.read_text())
+        self.campaign(small_campaign(**changed))
+        (directory / "checks" / "test_first.py").write_text(FIRST.format(first=PROVES, second=PROVES))
+
+    @property
+    def diagnostic(self) -> Path:
+        """The evidence of the newest attempt."""
+        [*_, attempt] = sorted((self.sealed / "diagnostic-test" / "cpu" / "gate2").iterdir())
+        return attempt / "evidence" / DIRECTORY
+
+
+def small_campaign(**changed: str) -> str:
+    """The quick campaign with fewer layers, tokens and samples; ``changed`` replaces the value of a key."""
+    text = QUICK.read_text()
+    text = re.sub(r"\[clauses\.1\].*?(?=\[clauses\.2\])", FIRST_CLAUSES, text, flags=re.DOTALL)
+    text = re.sub(r"\[rehearsal\].*?(?=\[clauses\.1\])", "", text, flags=re.DOTALL)
+    values = {"name": '"diagnostic-test"', "layers": "8", "samples": "4", "deadline_seconds": "200.0"} | changed
+    for key, value in values.items():
+        text, found = re.subn(rf"(?<![\w-]){key} = (\"[^\"]*\"|[^,\n ]+)", f"{key} = {value}", text)
+        assert found, key
+    return text

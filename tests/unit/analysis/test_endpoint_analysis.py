@@ -278,3 +278,9 @@ def test_the_teacher_is_the_published_one() -> None:
     rows = json.loads((lab.DATA / "lab-endpoint-teacher-tokens.json").read_bytes())["rows"]
     with pytest.raises(pydantic.ValidationError, match="prompt_index of the rows"):
         type(lab.TEACHER).model_validate({"source_sha256": "0" * 64, "rows": rows[1:]})
+
+
+def test_a_leg_may_start_the_moment_the_one_before_ends() -> None:
+    legs = lab.legs(METADATA)
+    legs[1]["started"] = legs[0]["ended"]
+    assert analyse(legs).verdict is Verdict.PASS

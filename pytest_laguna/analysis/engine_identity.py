@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pytest_laguna.analysis.identity_case import IdentityCase, RuleFinding, is_below
 from pytest_laguna.analysis.mapped_binaries import BINARY_RULES
 from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.evidence.engine_identity import EngineState
+from pytest_laguna.evidence.schemas import Schema
 from pytest_laguna.verdict import Verdict
 
 HARNESS = "pytest_laguna"
@@ -84,10 +86,9 @@ def trees_clean(case: IdentityCase) -> RuleFinding:
 
     The trees of the two packages that are frozen file by file need no commit.
     """
-    state = case.identity.engine.state
-    for found in state.distributions:
+    for found in _without_own_trees(case.identity.engine.state).distributions:
         tree = found.editable
-        if tree is None or any(is_below(package.directory, tree.directory) for package in state.packages.values()):
+        if tree is None:
             continue
         if tree.commit is None or tree.dirty is None:
             return Verdict.NOT_PROVEN, f"{found.name}: editable in {tree.directory}, which is no git checkout"
@@ -97,14 +98,15 @@ def trees_clean(case: IdentityCase) -> RuleFinding:
 
 
 def engine_unchanged(case: IdentityCase) -> RuleFinding:
-    """Rule ``engine-unchanged``: interpreter, path, distributions and copies have kept their stamps to the end."""
+    """Rule ``engine-unchanged``: interpreter, path, distributions and copies have kept their stamps to the end.
+
+    The trees of the two packages that are frozen file by file may get another commit meanwhile.
+    """
     before, after = case.identity.engine.state, case.identity.engine_after
     if after is None:
         return Verdict.NOT_PROVEN, "the engine was not looked at after the last arm"
-    for name in type(before).model_fields:
-        if getattr(before, name) != getattr(after, name):
-            return Verdict.VOID, f"the engine's {_first_difference(name, getattr(before, name), getattr(after, name))}"
-    return None
+    difference = _difference(_without_own_trees(before), _without_own_trees(after))
+    return (Verdict.VOID, f"the engine's {difference}") if difference else None
 
 
 def models_frozen(case: IdentityCase) -> RuleFinding:
@@ -158,19 +160,37 @@ def _is_build_of(name: str, part: str) -> bool:
     return canonical == part or canonical in {f"{part}-{lane}" for lane in ("cpu", "cuda", "xpu")}
 
 
-def _first_difference(name: str, before: object, after: object) -> str:
-    """The first entry in which two values of one field differ."""
-    entries = _entries(before), _entries(after)
-    for key in [*entries[0], *(key for key in entries[1] if key not in entries[0])]:
-        if entries[0].get(key) != entries[1].get(key):
-            told = f"{entries[0].get(key, 'absent')} before and {entries[1].get(key, 'absent')} after"
-            return f"{name}{f' {key}' if key else ''}: {told}"
-    return f"{name}: in another order"
+def _without_own_trees(state: EngineState) -> EngineState:
+    """The engine without a word on the trees that hold a package which is frozen file by file."""
+    own = [package.directory for package in state.packages.values()]
+    distributions = [
+        found.model_copy(update={"editable": None})
+        if found.editable and any(is_below(directory, found.editable.directory) for directory in own)
+        else found
+        for found in state.distributions
+    ]
+    return state.model_copy(update={"distributions": distributions})
 
 
-def _entries(value: object) -> dict[str, object]:
+def _difference(before: object, after: object, where: str = "") -> str | None:
+    """The first place in which two records differ, and both values."""
+    if before == after:
+        return None
+    one, other = _entries(before), _entries(after)
+    if one is None or other is None:
+        return f"{where}: {before} before and {after} after"
+    for key in (*one, *(key for key in other if key not in one)):
+        found = _difference(one.get(key, "absent"), other.get(key, "absent"), f"{where} {key}".strip())
+        if found:
+            return found
+    return f"{where}: in another order"
+
+
+def _entries(value: object) -> dict[str, object] | None:
+    if isinstance(value, Schema):
+        return {name: getattr(value, name) for name in type(value).model_fields}
     if isinstance(value, dict):
         return value
     if isinstance(value, list):
         return {getattr(item, "metadata", str(item)): item for item in value}
-    return {"": value}
+    return None

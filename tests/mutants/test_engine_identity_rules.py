@@ -312,14 +312,20 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         "an-editable-one: editable in /elsewhere, which is no git checkout",
     ),
     ("engine-unchanged", "not looked at", _at("identity|engine_after", None), MISSING, "not looked at after the last"),
-    ("engine-unchanged", "program", _at(f"{AFTER}stamp|inode", "77"), VOID, "stamp: device='fe:00' inode='1'"),
+    (
+        "engine-unchanged",
+        "program",
+        _at(f"{AFTER}stamp|inode", "77"),
+        VOID,
+        "the engine's stamp inode: 1 before and 77 after",
+    ),
     ("engine-unchanged", "version", _at(f"{AFTER}version", "3.11.10"), VOID, "version: 3.11.9 before and 3.11.10"),
     (
         "engine-unchanged",
         "distribution",
         _at(f"{AFTER}distributions|0|stamps_sha256", "9" * 64),
         VOID,
-        f"distributions {SITE}/torch.dist-info: ",
+        f"distributions {SITE}/torch.dist-info stamps_sha256: eeee",
     ),
     ("engine-unchanged", "added", _added_distribution, VOID, f"distributions {SITE}/late.dist-info: absent before"),
     (
@@ -327,7 +333,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         "source",
         _at(f"{AFTER}packages|laguna_kv|stamps_sha256", "9" * 64),
         VOID,
-        "packages laguna_kv: ",
+        "packages laguna_kv stamps_sha256: eeee",
     ),
     ("engine-unchanged", "order", _reordered_path, VOID, "path: in another order"),
     ("engine-unchanged", "start", _at(f"{AFTER}start_files|/x.pth", _stamp(8)), VOID, "start_files /x.pth: absent"),
@@ -482,6 +488,16 @@ def test_before_the_arms_only_what_is_known_then_is_needed() -> None:
     values["ranks"], values["packets"], values["identity"]["engine_after"] = {}, {}, None
     found = judge_identity(_case(values))
     assert [found[rule] for rule in BEFORE_ARMS] == [None] * len(BEFORE_ARMS)
+
+
+def test_a_commit_in_the_tree_of_what_is_frozen_file_by_file_changes_no_engine() -> None:
+    values = _good()
+    values["identity"]["engine_after"]["distributions"][2]["editable"]["commit"] = "1" * 40
+    assert judge_identity(_case(values)) == dict.fromkeys(IDENTITY_RULES)
+    values["identity"]["engine_after"]["distributions"][3]["editable"]["commit"] = "1" * 40
+    where = f"distributions {SITE}/an-editable-one.dist-info editable commit"
+    told = f"the engine's {where}: {'f' * 40} before and {'1' * 40} after"
+    assert judge_identity(_case(values))["engine-unchanged"] == (VOID, told)
 
 
 def test_without_the_native_validator_its_rule_is_not_applicable() -> None:

@@ -31,8 +31,7 @@ def ended_clean(case: Case) -> RuleFinding:
             case.record(arm)  # raises the root cause where the arm left nothing at all
         verdict, reason = judge_process(present(run.process))
         if verdict is not Verdict.PASS:
-            said = f"; {run.record.reason}" if isinstance(run.record, Missing) and run.record.told else ""
-            return verdict, f"{arm}: {reason}{said}"
+            return verdict, f"{arm}: {reason}{case.told(run)}"
     return None
 
 

@@ -8,30 +8,22 @@ from collections.abc import Mapping
 
 from pytest_laguna.analysis.arms import ARMS_FRESH, CACHE_COLD, DRAFTS_BOUNDED, TOKENS_IDENTICAL
 from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding
-from pytest_laguna.analysis.engine_identity import IDENTITY_RULES, judge_identity
+from pytest_laguna.analysis.engine_identity import IDENTITY_RULES
 from pytest_laguna.analysis.findings import Finding, decide
-from pytest_laguna.analysis.identity_case import IdentityCase
 from pytest_laguna.analysis.packets import PARITY_PACKETS
 from pytest_laguna.analysis.replay_rules import REPLAY_SAMPLES, VIEW_PREPARATIONS
 from pytest_laguna.analysis.surroundings import CARDS_IDLE, HOST_WITHIN_LIMITS
 from pytest_laguna.analysis.timing import compare_arms, distributions, published_verdict, timing_rules
 from pytest_laguna.analysis.topology import TOPOLOGY_UNCHANGED
 from pytest_laguna.analysis.treatment import SELECTOR_PROVEN, SOLE_TREATMENT
-from pytest_laguna.evidence.diagnostic import CLAUSES, Comparison, Diagnosis, DiagnosticPlan, RuleResult
-from pytest_laguna.evidence.diagnostic_evidence import DiagnosticEvidence, Missing, present
+from pytest_laguna.evidence.diagnostic import CLAUSES, Diagnosis, DiagnosticPlan, RuleResult
+from pytest_laguna.evidence.diagnostic_evidence import DiagnosticEvidence
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 
 
 def _identity(case: Case, name: str) -> RuleFinding:
     """One rule over engine, binaries and models."""
-    packets = {
-        position: run.record.mapped
-        for position, run in case.evidence.packets.items()
-        if not isinstance(run.record, Missing)
-    }
-    arms = {arm: run.record for arm, run in case.evidence.arms.items() if not isinstance(run.record, Missing)}
-    identity = present(case.evidence.identity)
-    return judge_identity(IdentityCase(identity, arms, packets, case.plan.validator))[name]
+    return IDENTITY_RULES[name](case.identity)
 
 
 EXACTNESS: Mapping[str, Mapping[str, Rule]] = {
@@ -66,16 +58,16 @@ def diagnose(plan: DiagnosticPlan, evidence: DiagnosticEvidence) -> Diagnosis:
     clauses = {
         clause: {name: _judge(rule, case) for name, rule in rules.items()} for clause, rules in EXACTNESS.items()
     }
-    timing = _compare(case)
+    timing = compare_arms(case)
     clauses["timing"] = {name: _judge(rule, case) for name, rule in timing_rules(timing).items()}
     exact = all(clause_verdict(clauses[clause])[0] is Verdict.PASS for clause in EXACTNESS)
     return Diagnosis(
         plan_sha256=plan.sha256,
         decides=plan.decides,
         clauses={clause: clauses[clause] for clause in CLAUSES},
-        timing=None if isinstance(timing, str) else dict(timing),
+        timing=None if isinstance(timing, tuple) else dict(timing),
         distributions=distributions(case),
-        published=published_verdict(timing) if exact and not isinstance(timing, str) else None,
+        published=published_verdict(timing) if exact and not isinstance(timing, tuple) else None,
     )
 
 
@@ -107,11 +99,3 @@ def _judge(rule: Rule, case: Case) -> RuleResult:
     if finding is None:
         return RuleResult(verdict=Verdict.PASS, reason="")
     return RuleResult(verdict=finding[0], reason=finding[1])
-
-
-def _compare(case: Case) -> Mapping[str, Comparison] | str:
-    """The six comparisons, or why there are none."""
-    try:
-        return compare_arms(case)
-    except (NotProvenError, UnusableEvidenceError) as error:
-        return str(error)

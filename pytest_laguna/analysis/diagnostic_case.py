@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias, TypeVar
 
 from pytest_laguna.analysis.arm_pair import Expected, Pair
+from pytest_laguna.analysis.identity_case import IdentityCase
 from pytest_laguna.analysis.process import judge_process
 from pytest_laguna.analysis.replay_checks import CONTAINMENT, preparation_checks
 from pytest_laguna.analysis.replay_profile import ArmProfile, reduce_profiles
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord
 from pytest_laguna.evidence.diagnostic import DiagnosticPlan
-from pytest_laguna.evidence.diagnostic_evidence import DiagnosticEvidence, Missing, present
+from pytest_laguna.evidence.diagnostic_evidence import DiagnosticEvidence, Missing, RunEvidence, present
 from pytest_laguna.evidence.parity import PacketRecord
+from pytest_laguna.evidence.schemas import Schema
 from pytest_laguna.verdict import NotProvenError, Verdict
 
 Content = TypeVar("Content")
@@ -89,6 +91,25 @@ class Case:
             for arm in GRAPH_ARMS
         }
 
+    @functools.cached_property
+    def identity(self) -> IdentityCase:
+        """What the rules over engine, binaries and models look at; raises as ``record`` without an identity."""
+        return IdentityCase(
+            identity=self._record_of(self.evidence.identity),
+            arms={arm: run.record for arm, run in self.evidence.arms.items() if not isinstance(run.record, Missing)},
+            packets={
+                position: run.record.mapped
+                for position, run in self.evidence.packets.items()
+                if not isinstance(run.record, Missing)
+            },
+            validator=self.plan.validator,
+        )
+
+    @staticmethod
+    def told(run: RunEvidence[Schema, Schema]) -> str:
+        """What a run said in place of a record, as the end of a line; empty where it said nothing."""
+        return f"; {run.record.reason}" if isinstance(run.record, Missing) and run.record.told else ""
+
     def _record_of(self, piece: Content | Missing) -> Content:
         if isinstance(piece, Missing) and piece.verdict is Verdict.NOT_PROVEN and not piece.told:
             raise NotProvenError(f"{piece.reason}{self._first_failure()}")
@@ -97,8 +118,8 @@ class Case:
     def _first_failure(self) -> str:
         """The first run that says why it left nothing, or whose process did not end well."""
         for place, run in self.evidence.runs():
-            if isinstance(run.record, Missing) and run.record.told:
-                return f"; {run.record.reason}"
+            if told := self.told(run):
+                return told
             if not isinstance(run.process, Missing):
                 verdict, reason = judge_process(run.process)
                 if verdict is not Verdict.PASS:

@@ -26,11 +26,13 @@ def one_a_card(case: Case) -> RuleFinding:
 
 def packets_ended_clean(case: Case) -> RuleFinding:
     """Rule ``packets-ended-clean``: the process of each packet ended by itself with code 0 and left nothing behind."""
-    for position, run in case.evidence.packets.items():
-        verdict, reason = judge_process(present(run.process))
+    for position in range(case.plan.ranks):
+        run = case.evidence.packets.get(position)
+        if run is None or isinstance(run.process, Missing):
+            case.packet(position)  # raises the root cause where the packet left nothing at all
+        verdict, reason = judge_process(present(case.evidence.packets[position].process))
         if verdict is not Verdict.PASS:
-            said = f"; {run.record.reason}" if isinstance(run.record, Missing) and run.record.told else ""
-            return verdict, f"packets/{position}: {reason}{said}"
+            return verdict, f"packets/{position}: {reason}{case.told(case.evidence.packets[position])}"
     return None
 
 
@@ -62,7 +64,7 @@ def _packet_rule(case: Case, name: str) -> RuleFinding:
     if case.plan.lane in parity.NOT_APPLICABLE.get(name, ()):
         return not_applicable(f"lane {case.plan.lane}")
     judged = [
-        parity.judge_packet(case.packet(position), case.plan.lane, card, case.plan.queries)[name]
+        parity.RULES[name](parity.Packet(case.packet(position), case.plan.lane, card, case.plan.queries))
         for position, card in enumerate(case.plan.cards)
     ]
     return gravest([finding for finding in judged if finding is not None])

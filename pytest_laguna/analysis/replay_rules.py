@@ -12,7 +12,7 @@ from pytest_laguna.analysis.replay_profile import ArmProfile, RankFacts
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.diagnostic_evidence import DiagnosticEvidence
 from pytest_laguna.evidence.replay_profile import order_sha256
-from pytest_laguna.verdict import NotProvenError, Verdict
+from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 
 
 def files_whole(case: Case) -> RuleFinding:
@@ -108,10 +108,11 @@ def _profile(case: Case, arm: Arm) -> ArmProfile:
 
     Raises:
         NotProvenError: it is not whole.
+        UnusableEvidenceError: a file of it is torn or of another form.
     """
     profile = case.profiles[arm]
     if profile.unusable is not None:
-        raise NotProvenError(f"{arm}: {profile.unusable}")
+        raise UnusableEvidenceError(f"{arm}: {profile.unusable}")
     if len(profile.ranks) != case.plan.ranks:
         case.record(arm)  # raises the root cause where the arm left nothing at all
         raise NotProvenError(f"{arm}: profiles of {len(profile.ranks)} ranks; expected {case.plan.ranks}")

@@ -51,8 +51,8 @@ def after_last(case: Case) -> RuleFinding:
 def one_lease(case: Case) -> RuleFinding:
     """Rule ``one-lease``: every look was under the same lease."""
     tokens = {record.token for record in _idle_records(case)}
-    if len(tokens) > 1:
-        return Verdict.VOID, f"the looks name {len(tokens)} leases; expected one"
+    if len(tokens) != 1:
+        return (Verdict.VOID if tokens else Verdict.NOT_PROVEN), f"the looks name {len(tokens)} leases; expected one"
     return None
 
 

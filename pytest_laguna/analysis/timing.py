@@ -11,15 +11,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case, Rule, RuleFinding, reported
+from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.order_statistics import compare_percentile
 from pytest_laguna.analysis.replay_rules import REPLAY_SAMPLES, VIEW_PREPARATIONS
 from pytest_laguna.analysis.statistics import linear_percentile
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord
 from pytest_laguna.evidence.diagnostic import Comparison, Distribution
-from pytest_laguna.verdict import NotProvenError, Verdict
+from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
+
+Timing: TypeAlias = "Mapping[str, Comparison] | Finding"
+"""The six comparisons by gate, or why there are none."""
 
 CONFIDENCE = 0.95
 MEDIAN, P10, P90 = 0.5, 0.1, 0.9
@@ -75,18 +79,18 @@ def published_verdict(timing: Mapping[str, Comparison]) -> Literal["diagnostic_p
     return "diagnostic_pass" if all(timing[name].passed for name in GATES) else "exact_timing_stop"
 
 
-def compare_arms(case: Case) -> dict[str, Comparison]:
-    """The six gates.
-
-    Raises:
-        NotProvenError: a profile is not whole, or no measurement of what the plan says.
-        UnusableEvidenceError: likewise, or a record cannot be used.
-    """
-    for name, rule in {**REPLAY_SAMPLES, **VIEW_PREPARATIONS}.items():
-        finding = rule(case)
-        if finding is not None:
-            raise NotProvenError(f"{name}: {finding[1]}")
-    control, candidate = (_samples(case, arm) for arm in GRAPH_ARMS)
+def compare_arms(case: Case) -> Timing:
+    """The six gates, or the first thing that keeps the arms from being compared, with its verdict."""
+    try:
+        for name, rule in {**REPLAY_SAMPLES, **VIEW_PREPARATIONS}.items():
+            finding = rule(case)
+            if finding is not None:
+                return finding[0] or Verdict.NOT_PROVEN, f"{name}: {finding[1]}"
+        control, candidate = (_samples(case, arm) for arm in GRAPH_ARMS)
+    except NotProvenError as error:
+        return Verdict.NOT_PROVEN, str(error)
+    except UnusableEvidenceError as error:
+        return Verdict.VOID, str(error)
     return {name: compare(name, control[name], candidate[name]) for name in GATES}
 
 
@@ -122,26 +126,22 @@ def _distribution(values: Sequence[int]) -> Distribution:
     )
 
 
-def timing_rules(timing: Mapping[str, Comparison] | str) -> Mapping[str, Rule]:
-    """The rules of the clause ``timing``: that the arms were compared, and the six gates.
-
-    Args:
-        timing: the six comparisons, or why there are none.
-    """
+def timing_rules(timing: Timing) -> Mapping[str, Rule]:
+    """The rules of the clause ``timing``: that the arms were compared, and the six gates."""
     gates = {name: functools.partial(_gate_holds, name=name, timing=timing) for name in GATES}
     return {"compared": functools.partial(_compared, timing=timing), **gates}
 
 
-def _compared(_: Case, timing: Mapping[str, Comparison] | str) -> RuleFinding:
+def _compared(_: Case, timing: Timing) -> RuleFinding:
     """Rule ``compared``: both arms were measured, whatever that says."""
-    return (Verdict.NOT_PROVEN, timing) if isinstance(timing, str) else None
+    return timing if isinstance(timing, tuple) else None
 
 
-def _gate_holds(case: Case, name: str, timing: Mapping[str, Comparison] | str) -> RuleFinding:
+def _gate_holds(case: Case, name: str, timing: Timing) -> RuleFinding:
     """One rule a gate: a saving that does not hold stops the campaign where timing decides, and is listed elsewhere."""
     decides = case.plan.decides == "exactness+timing"
-    if isinstance(timing, str):
-        return (Verdict.NOT_PROVEN, timing) if decides else reported("there is nothing to compare")
+    if isinstance(timing, tuple):
+        return timing if decides else reported("there is nothing to compare")
     seen = timing[name]
     expected = f"expected {'more than' if GATES[name].strict else 'at least'} 0"
     told = f"{seen.control:.0f} ns to {seen.candidate:.0f} ns saves {seen.saving:.0f} ns"

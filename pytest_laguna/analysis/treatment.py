@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules that the selector is the sole treatment, and that each arm ran what its selector says.
 
-Most of them are those by which gate 1 judges its pair of arms.
+Most of them are those by which gate 1 judges its pair of arms. That the two requests are equal follows from the rules
+``as-asked`` and ``same-models-and-prompt``.
 """
 
 from __future__ import annotations
@@ -77,7 +78,6 @@ def teachers_are_stock(case: Case) -> RuleFinding:
 
 
 SOLE_TREATMENT: Mapping[str, Rule] = {
-    "same-request": _of_pair(arm_pair.same_request),
     "same-engine": _of_pair(arm_pair.same_engine),
     "sole-treatment": _of_pair(arm_pair.sole_treatment),
     "arguments-equal": arguments_equal,

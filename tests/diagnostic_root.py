@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the directory of an exact diagnostic as JSON values by path, so that a test can change one fact.
+
+The arms are the real records of the graph arms on one rank, put on two ranks: with the topology of collective breaks,
+the other two arms, profiles, and what surrounds the runs. Everything is written and read as the diagnostic does it.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pytest_laguna.analysis.diagnostic import diagnose
+from pytest_laguna.analysis.topology import expected_topology
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.evidence.diagnostic import Diagnosis
+from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
+from pytest_laguna.evidence.host import HostState, difference
+from pytest_laguna.evidence.parity import AttentionKind, query_seed
+from pytest_laguna.verdict import JSON
+from tests.mutants import test_engine_identity_rules as identity_rules
+
+DATA = Path(__file__).parent / "data"
+CARDS = ["cpu-slot-0", "cpu-slot-1"]
+FLAG = "VLLM_XPU_LAGUNA_M8_PERSISTENT_KV_CACHE_VIEWS"
+LAYERS = 48
+TARGET_CONFIG: dict[str, JSON] = {"architectures": ["LagunaForCausalLM"], "num_hidden_layers": LAYERS}
+TOPOLOGY = expected_topology(TARGET_CONFIG, len(CARDS), collective_breaks=True)
+SAMPLES = 5
+DESCRIPTOR = "BatchDescriptor(num_tokens=8, num_reqs=None, uniform=False, has_lora=False, num_active_loras=0)"
+
+Tree = dict[str, Any]
+
+
+def good() -> Tree:
+    """A diagnostic in which every rule holds, on which timing decides too."""
+    return copy.deepcopy(_good())
+
+
+def write(tree: Tree, directory: Path) -> None:
+    """Write every value where its path says; the record of a rank whose profile is another learns its digest."""
+    contents = {path: _content(path, value) for path, value in tree.items()}
+    for path, digest in _digests().items():
+        if path in contents and files.sha256_bytes(contents[path]) != digest:
+            record = f"{path.partition('/profile/')[0]}/record.json"
+            contents[record] = contents[record].replace(digest.encode(), files.sha256_bytes(contents[path]).encode())
+    for path, content in contents.items():
+        place = directory / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+
+
+def _content(path: str, value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    return _good_contents()[path] if value == _good().get(path) else files.canonical_json(value)
+
+
+def judged(tree: Tree, directory: Path) -> Diagnosis:
+    """By way of the files."""
+    write(tree, directory)
+    return diagnose(read_plan(directory), read_diagnostic(directory))
+
+
+def findings(diagnosis: Diagnosis) -> dict[str, tuple[str, str]]:
+    """Verdict and reason of each rule that is neither satisfied nor only listed, in the order of judgement."""
+    return {
+        f"{clause}/{rule}": (str(result.verdict), result.reason)
+        for clause, rules in diagnosis.clauses.items()
+        for rule, result in rules.items()
+        if result.verdict not in {None, "PASS"}
+    }
+
+
+@functools.cache
+def _good_contents() -> dict[str, bytes]:
+    return {path: files.canonical_json(value) for path, value in _good().items()}
+
+
+@functools.cache
+def _digests() -> dict[str, str]:
+    """Of the good profiles, by path."""
+    paths = [path for path in _good() if "/profile/" in path]
+    return {path: files.digest_of(_good()[path]) for path in paths}
+
+
+@functools.cache
+def _good() -> Tree:
+    identity = identity_rules._good()
+    tree: Tree = {
+        "plan.json": plan(),
+        "target-config.json": TARGET_CONFIG,
+        "draft-config.json": {"architectures": ["LagunaForCausalLM"], "num_hidden_layers": 2},
+        "identity.json": identity["identity"] | {"schema": "pytest-laguna-diagnostic-identity-v1"},
+        "idle-before.json": idle("before", CARDS),
+        "idle-after.json": idle("after", CARDS),
+    }
+    for position, card in enumerate(CARDS):
+        record = packet(position, card, identity["packets"]["0"])
+        tree |= _run(f"packets/{position}", record, [card])
+    for number, arm in enumerate(Arm):
+        tree |= _run(f"arms/{arm}", record_of(arm, number, identity["ranks"][arm]), CARDS)
+        if arm.graphs:
+            tree |= {f"arms/{arm}/profile/rank{rank}.json": profile(arm, rank) for rank in range(len(CARDS))}
+    value: Tree = json.loads(json.dumps(tree))
+    return value
+
+
+def plan() -> dict[str, Any]:
+    return {
+        "schema": "pytest-laguna-diagnostic-plan-v1",
+        "lane": "cpu",
+        "cards": CARDS,
+        "flag": FLAG,
+        "validator": "native",
+        "completion_tokens": 272,
+        "collective_breaks": True,
+        "draft_tokens": 7,
+        "samples": SAMPLES,
+        "decides": "exactness+timing",
+        "identical": [["q1", "graph-control"], ["eager", "graph-control"], ["graph-control", "graph-candidate"]],
+        "acceptance_rate_difference": 0.001,
+        "accepted_per_cycle": 1.0,
+        "topology": {"kinds": TOPOLOGY.kinds},
+        "target_layers": LAYERS,
+        "queries": [2, 3, 4, 5, 6, 7, 8],
+        "idle": {"snapshots": 2, "seconds": 0.5, "memory_bytes": 0, "foreign_workers": True},
+        "host": {
+            "temperature_celsius": 90.0,
+            "throttle_events": 0,
+            "kernel_patterns": ["GPU HANG"],
+            "memory_available_bytes": 1 << 30,
+            "load": 2.0,
+            "foreign_holders": False,
+        },
+    }
+
+
+def _run(place: str, record: dict[str, Any], cards: list[str]) -> Tree:
+    """The five files of a run."""
+    return {
+        f"{place}/request.json": record["request"],
+        f"{place}/record.json": record,
+        f"{place}/process.json": process(),
+        f"{place}/idle.json": idle("after", cards),
+        f"{place}/host.json": host(),
+    }
+
+
+def process() -> dict[str, Any]:
+    return {
+        "schema_name": "laguna-process-v1",
+        "reason": "exited",
+        "wait_status": 0,
+        "last_signal": None,
+        "wall_seconds": 9.5,
+        "peak_memory_bytes": 1 << 30,
+        "leftovers": [],
+        "survivors": [],
+        "proven_empty": True,
+        "last_journal_line": None,
+    }
+
+
+def idle(phase: str, cards: list[str]) -> dict[str, Any]:
+    states = [
+        {"identity": card, "ordinal": CARDS.index(card), "memory_used_bytes": 0, "utilisation_percent": None}
+        | {"holders": []}
+        for card in cards
+    ]
+    return {
+        "schema": "pytest-laguna-idle-v1",
+        "phase": phase,
+        "lane": "cpu",
+        "token": "0" * 32,
+        "cards": cards,
+        "settling": [{"seconds": 0.0, "used_bytes": [0] * len(cards)}],
+        "snapshots": [
+            {"utc": f"2026-07-26T21:43:{second}.000000+00:00", "cards": states, "observer": None, "workers": []}
+            for second in (45, 46)
+        ],
+    }
+
+
+def host() -> dict[str, Any]:
+    states = [
+        {
+            "utc": f"2026-07-26T21:43:{second}.000000+00:00",
+            "boot_id": "b0",
+            "temperatures_celsius": {"zone": 60.0},
+            "throttle_counts": {"cpu0": 4},
+            "kernel_log": {"state": "read", "reason": "", "last": 100, "complete": True, "lines": []},
+            "memory_available_bytes": 8 << 30,
+            "load": [0.5, 0.4, 0.3],
+            "cards": [],
+        }
+        for second in (10, 40)
+    ]
+    return audit(*states)
+
+
+def audit(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Two states with what changed between them."""
+    change = difference(HostState.model_validate(before), HostState.model_validate(after))
+    return {
+        "schema": "pytest-laguna-host-audit-v1",
+        "before": before,
+        "after": after,
+        "difference": change.canonical(),
+    }
+
+
+def packet(position: int, card: str, mapped: list[Any]) -> dict[str, Any]:
+    """The real packet of one card, on another."""
+    record: dict[str, Any] = json.loads((DATA / "parity-packets" / "cpu.json").read_bytes())
+    record["request"]["rank"] = position
+    record["platform"]["card"] = card
+    record["process"] = {"pid": 3000 + position, "start_ticks": 50_000 + position}
+    record["mapped"] = mapped
+    for case in record["cases"]:
+        case["seed"] = query_seed(position, AttentionKind(case["kind"]), case["query"])
+    return record
+
+
+def record_of(arm: Arm, number: int, mapped: list[Any]) -> dict[str, Any]:
+    """A real record of one rank, on two ranks: both graph arms as they are, the others made from the control."""
+    source = arm if arm.graphs else Arm.GRAPH_CONTROL
+    record: dict[str, Any] = json.loads((DATA / "arm-records" / f"{source}.json").read_bytes())
+    record["request"] |= {
+        "arm": arm,
+        "tensor_parallel_size": len(CARDS),
+        "collective_breaks": True,
+        "profile_samples": SAMPLES if arm.graphs else 0,
+        "target": "/models/target",
+        "draft": "/models/draft" if arm.speculates else None,
+    }
+    record["acceptance"] = record["acceptance"] if arm.speculates else None
+    record["generation_seconds"] = 21.0 - number
+    record["environment"] |= {"HOME": f"/attempt/{arm}/home"}
+    (only,) = record["ranks"]
+    record["ranks"] = [
+        only
+        | {
+            "rank": rank,
+            "world_size": len(CARDS),
+            "tensor_parallel_rank": rank,
+            "process": {"pid": 4000 + rank, "start_ticks": 100_000 * (number + 1) + rank},
+            "graphs": graphs(only["graphs"]) if arm.graphs else [],
+            "profile": _report(arm, rank) if arm.graphs else None,
+            "mapped": mapped[rank],
+        }
+        for rank in range(len(CARDS))
+    ]
+    return copy.deepcopy(record)
+
+
+def _report(arm: Arm, rank: int) -> dict[str, Any]:
+    return {"samples": SAMPLES, "taken": SAMPLES, "sha256": files.digest_of(profile(arm, rank))}
+
+
+def graphs(captured: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The captures with the target's as the plan has it."""
+    planned = {
+        "graphs": TOPOLOGY.graphs,
+        "breaks": TOPOLOGY.breaks,
+        "kinds": TOPOLOGY.counts,
+        "order_sha256": TOPOLOGY.order_sha256,
+    }
+    return [graph | planned if graph["model"] == "target" else graph for graph in captured]
+
+
+def profile(arm: Arm, rank: int, samples: int = SAMPLES) -> dict[str, Any]:
+    return {
+        "schema": "pytest-laguna-replay-profile-v1",
+        "rank": rank,
+        "world_size": len(CARDS),
+        "descriptor": DESCRIPTOR,
+        "kinds": TOPOLOGY.kinds,
+        "samples": [sample(arm, rank, number) for number in range(samples)],
+    }
+
+
+def sample(arm: Arm, rank: int, number: int) -> dict[str, Any]:
+    """A replay that takes longer on higher ranks and from sample to sample, and less with the candidate."""
+    faster = 1000 if arm is Arm.GRAPH_CANDIDATE else 0
+    times = {"graph": 20_000, "collective": 30_000, "attention": 90_000 - faster}
+    segments = [times[kind] + 10 * rank + number for kind in TOPOLOGY.kinds]
+    loop = sum(segments) + 5_000
+    persistent = LAYERS if arm is Arm.GRAPH_CANDIDATE else 0
+    return {
+        "segment_ns": segments,
+        "loop_ns": loop,
+        "debug_guard_ns": None,
+        "offloader_sync_ns": 400,
+        "signature_collect_ns": None,
+        "signature_compare_ns": None,
+        "host_ns": loop + 9_000,
+        "synchronize_ns": 600,
+        "whole_ns": loop + 9_700,
+        "views": {
+            "forward_calls": LAYERS,
+            "forward_ns": 900_000 - 48 * faster,
+            "update_calls": 0,
+            "update_ns": 0,
+            "incumbent_calls": LAYERS - persistent,
+            "persistent_calls": persistent,
+            "persistent_hits": persistent,
+            "persistent_builds": 0,
+        },
+    }
+
+
+Change = Callable[[Tree], None]
+
+
+def at(file: str, path: str, value: Any) -> Change:
+    """Set one field of one file; parts of the path are joined by |, numbers index lists."""
+
+    def change(tree: Tree) -> None:
+        *parents, last = path.split("|")
+        node: Any = tree[file]
+        for part in parents:
+            node = node[int(part) if isinstance(node, list) else part]
+        node[int(last) if isinstance(node, list) else last] = value
+
+    return change
+
+
+def within(file: str, path: str, edit: Callable[[Any], None]) -> Change:
+    """Edit what is at a path of one file in place."""
+
+    def change(tree: Tree) -> None:
+        node: Any = tree[file]
+        for part in path.split("|"):
+            node = node[int(part) if isinstance(node, list) else part]
+        edit(node)
+
+    return change
+
+
+def without(*files: str) -> Change:
+    """Take whole files away; a name that ends with / takes away all below it."""
+
+    def change(tree: Tree) -> None:
+        gone = [name for name in tree if name in files or any(f.endswith("/") and name.startswith(f) for f in files)]
+        assert gone
+        for name in gone:
+            del tree[name]
+
+    return change
+
+
+def put(file: str, value: Any) -> Change:
+    """Write another file, or another content."""
+    return lambda tree: tree.update({file: value})
+
+
+def both(*changes: Change) -> Change:
+    """One fact that several files tell."""
+
+    def change(tree: Tree) -> None:
+        for each in changes:
+            each(tree)
+
+    return change

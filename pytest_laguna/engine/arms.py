@@ -77,9 +77,19 @@ def environment(request: ArmRequest) -> dict[str, str]:
 
 
 _LANE_ENVIRONMENTS: dict[str, dict[str, str]] = {
-    # One thread: no reduction is split differently from run to run, and several arms share a small machine.
-    # vLLM would bind each rank to a NUMA node of its own, and refuses where there are fewer nodes than ranks.
-    "cpu": {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
+    "cpu": {
+        # One thread: no reduction is split differently from run to run, and several arms share a small machine.
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        # vLLM would bind each rank to a NUMA node of its own, and refuses where there are fewer nodes than ranks.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        # The engine's core runs in the arm's own process and its ranks are forks of it: each process of its own would
+        # import all of vLLM anew, and there is none to lose that is no rank.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_WORKER_MULTIPROC_METHOD": "fork",
+        # Small functions around the model would each be compiled by a C++ compiler, in every arm and rank.
+        "TORCHDYNAMO_DISABLE": "1",
+    },
     "cuda": {},
     "xpu": {},
 }

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import importlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 from unittest import mock
@@ -20,6 +21,7 @@ import torch
 from vllm import _custom_ops as custom_ops
 from vllm.compilation import breakable_cudagraph
 from vllm.config import CUDAGraphMode
+from vllm.distributed.device_communicators import shm_broadcast
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 from vllm.model_executor.layers.fused_moe.router.cpu_router import CPURouter
 from vllm.model_executor.models import ModelRegistry
@@ -33,6 +35,8 @@ from pytest_laguna.engine import reference_kernels, tape_graph
 from pytest_laguna.engine.compat.version import VLLM_VERSION
 
 COLLECTIVE_BREAKS = "LAGUNA_COLLECTIVE_BREAKS"
+_START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+_BETWEEN_LOOKS_SECONDS = 0.0005
 
 
 @functools.cache
@@ -47,6 +51,7 @@ def install_cpu_lane() -> None:
     _route_with_sigmoid()
     _norm_stacked_weights()
     _allow_static_graphs()
+    _wait_without_spinning()
     _capture_on_tapes()
     _capture_at_start_up()
     _register_models()
@@ -117,18 +122,29 @@ def _norm_stacked_weights() -> None:
 
 
 def _allow_static_graphs() -> None:
-    """In vLLM 0.32.0 the CPU platform denies graphs, has no pool for them, and empties the list of sizes to capture."""
+    """In vLLM 0.32.0 the CPU platform denies graphs, has no pool for them, and empties the list of sizes to capture.
+
+    It also has ranks spawned whatever the environment says; it has nothing that a fork would break.
+    """
     original = CpuPlatform.check_and_update_config
 
     def check_and_update_config(_cls: type, vllm_config: Any) -> None:
         sizes = vllm_config.compilation_config.cudagraph_capture_sizes
+        method = os.environ.get(_START_METHOD)
         original(vllm_config)
         vllm_config.compilation_config.cudagraph_capture_sizes = sizes
+        if method is not None:
+            os.environ[_START_METHOD] = method
 
     _replace(CpuPlatform, "support_static_graph_mode", classmethod(lambda _cls: True))
     _replace(CpuPlatform, "check_and_update_config", classmethod(check_and_update_config))
     # The pool is a token that is passed on: a tape owns its memory.
     CpuPlatform.graph_pool_handle = classmethod(lambda _cls: (0, 0))  # type: ignore[attr-defined]
+
+
+def _wait_without_spinning() -> None:
+    """In vLLM 0.32.0 who waits for a message yields and looks again at once, on cores that a rank could compute on."""
+    _replace(shm_broadcast, "sched_yield", functools.partial(time.sleep, _BETWEEN_LOOKS_SECONDS))
 
 
 def _capture_on_tapes() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs ``in_cpu_lane/checks.py`` in a process of its own: the lane changes vLLM for as long as a process lives."""
+"""Runs the tests of ``in_cpu_lane`` in a process of its own: the lane changes vLLM for as long as a process lives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CHECKS = Path(__file__).parent / "in_cpu_lane" / "checks.py"
+CHECKS = sorted((Path(__file__).parent / "in_cpu_lane").glob("*.py"))
 
 
 def test_vllm_in_the_cpu_lane(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_vllm_in_the_cpu_lane(tmp_path: Path) -> None:
         "OMP_NUM_THREADS": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    argv = [sys.executable, "-m", "pytest", str(CHECKS), "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    argv = [sys.executable, "-m", "pytest", *map(str, CHECKS), "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     # vLLM's imports warn; warnings are errors elsewhere.
     argv += ["-W", "default"]
     root = Path(__file__).parents[3]

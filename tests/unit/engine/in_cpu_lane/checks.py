@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +16,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from vllm import _custom_ops as custom_ops
 from vllm.compilation import breakable_cudagraph
+from vllm.distributed.device_communicators import shm_broadcast
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 from vllm.model_executor.layers.fused_moe.router import cpu_router
 from vllm.platforms import current_platform
@@ -98,6 +101,26 @@ def test_the_platform_allows_graphs_and_keeps_the_sizes_to_capture() -> None:
     assert current_platform.support_static_graph_mode()
     assert current_platform.get_global_graph_pool() == (0, 0)
     assert torch.cuda.CUDAGraph.__name__ == "TapeGraph"
+
+
+@pytest.mark.parametrize(("asked", "method"), [(None, "spawn"), ("fork", "fork")])
+def test_ranks_start_as_the_environment_says(asked: str | None, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VLLM's own configuration of the CPU platform sets it; the lane leaves what the arm's environment has."""
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", asked or "")
+    if asked is None:
+        monkeypatch.delenv("VLLM_WORKER_MULTIPROC_METHOD")
+    monkeypatch.setenv("LD_PRELOAD", "libgomp")  # or vLLM sets it, for what this process starts
+    vllm.config.VllmConfig()
+    assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == method
+
+
+def test_who_waits_for_a_message_sleeps_between_two_looks() -> None:
+    look_again: Any = vars(shm_broadcast)["sched_yield"]
+    before = time.process_time(), time.perf_counter()
+    for _ in range(100):
+        look_again()
+    assert time.perf_counter() - before[1] >= 0.05
+    assert time.process_time() - before[0] < 0.05
 
 
 def test_another_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

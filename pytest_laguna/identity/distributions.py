@@ -7,11 +7,12 @@ Sources: the packaging specifications "Recording installed projects" (METADATA, 
 from __future__ import annotations
 
 import base64
+import collections
 import csv
 import dataclasses
 import email.parser
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from pytest_laguna.evidence import files
@@ -69,21 +70,42 @@ def look_at_distribution(metadata: Path) -> Distribution:
     )
 
 
-def hash_distribution(metadata: Path) -> DistributionContent:
-    """Compare every file of an installed distribution with what its RECORD says.
+def hash_distributions(metadata: Sequence[Path]) -> dict[str, DistributionContent]:
+    """Compare every file of installed distributions with what their RECORD says.
+
+    A file that several of them bring along is as one of them has it, and none of them is wrong for that.
+
+    Returns:
+        By the path of the metadata.
 
     Raises:
         IdentityError: a file cannot be read, or changes meanwhile.
     """
-    record = metadata / "RECORD"
-    if not record.is_file():
-        return DistributionContent(record_sha256=None, differing=[])
-    rows = _recorded(metadata)
-    there = {row.path: row.file.resolve() for row in rows if row.file.is_file()}
+    rows = {place: _recorded(place) for place in metadata}
+    there = {row.file: row.file.resolve() for listed in rows.values() for row in listed if row.file.is_file()}
     digests = digest_all(there.values())
-    found = {path: digests[file][1] for path, file in there.items()}
-    differing = [line for row in rows if (line := _difference(row, found.get(row.path))) is not None]
-    return DistributionContent(record_sha256=digest_stamped(record)[1], differing=differing)
+    accepted: dict[Path, set[str]] = collections.defaultdict(set)
+    for row in (row for listed in rows.values() for row in listed if row.file in there):
+        accepted[there[row.file]].add(row.digest)
+    wrong = {file for file, recorded in accepted.items() if _as_recorded(digests[file][1]) not in recorded}
+    return {
+        str(place): DistributionContent(
+            record_sha256=digest_stamped(place / "RECORD")[1] if (place / "RECORD").is_file() else None,
+            differing=[line for row in listed if (line := _difference(row, there.get(row.file), wrong)) is not None],
+        )
+        for place, listed in rows.items()
+    }
+
+
+def _as_recorded(sha256: str) -> str:
+    """A digest as RECORD spells it."""
+    return f"sha256={base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b'=').decode()}"
+
+
+def _difference(row: _Recorded, file: Path | None, wrong: Collection[Path]) -> str | None:
+    if file is None:
+        return f"{printable(row.path)}: missing"
+    return f"{printable(row.path)}: not as it was installed" if file in wrong else None
 
 
 def _headers(metadata: Path) -> str:
@@ -101,13 +123,6 @@ def _recorded(metadata: Path) -> list[_Recorded]:
     text = files.read_bytes(record, limit=_SIZE_LIMIT).decode(errors="backslashreplace")
     rows = [row for row in csv.reader(text.splitlines()) if len(row) > 1 and row[1]]
     return [_Recorded(row[0], metadata.parent / row[0], row[1]) for row in rows]
-
-
-def _difference(row: _Recorded, sha256: str | None) -> str | None:
-    if sha256 is None:
-        return f"{printable(row.path)}: missing"
-    encoded = base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode()
-    return None if row.digest == f"sha256={encoded}" else f"{printable(row.path)}: not as it was installed"
 
 
 def _editable(metadata: Path) -> SourceTree | None:

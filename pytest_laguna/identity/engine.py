@@ -22,7 +22,7 @@ from pytest_laguna.evidence.engine_identity import (
 from pytest_laguna.evidence.process_record import ProcessRecord
 from pytest_laguna.evidence.schemas import Schema, parse_model
 from pytest_laguna.identity import source
-from pytest_laguna.identity.distributions import hash_distribution, look_at_distribution, metadata_on
+from pytest_laguna.identity.distributions import hash_distributions, look_at_distribution, metadata_on
 from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.identity.stamps import digest_stamped, printable, stamp
 
@@ -68,6 +68,7 @@ def describe_engine(
         FileExistsError: the directory exists.
         IdentityError: the interpreter is none, does not answer, or does not find the packages; or something that it
             finds cannot be read.
+        OSError: something that it finds went away meanwhile.
     """
     state = look_at_engine(interpreter, candidate, directory, deadline_seconds=deadline_seconds, run=run)
     return EngineIdentity(state=state, content=_content(state))
@@ -145,7 +146,7 @@ def _content(state: EngineState) -> EngineContent:
     return EngineContent(
         program=digest_stamped(Path(state.program))[1],
         start_files={path: digest_stamped(Path(path).resolve())[1] for path in state.start_files},
-        distributions={found.metadata: hash_distribution(Path(found.metadata)) for found in state.distributions},
+        distributions=hash_distributions([Path(found.metadata) for found in state.distributions]),
         packages={name: _sources(name, directory) for name, directory in directories.items()},
         extensions={str(file): digest_stamped(file)[1] for file in extensions},
     )

@@ -257,6 +257,19 @@ def test_a_later_look_sees_a_change_without_hashing(
     assert [name for name in type(before).model_fields if getattr(before, name) != getattr(after, name)] == [field]
 
 
+def test_a_file_of_two_distributions_is_as_one_of_them_has_it(engine: Path, tmp_path: Path) -> None:
+    first, second = install(engine, "first"), install(engine, "second", content=b"ANSWER = 43\n")
+    for metadata in (first, second):
+        module = f"{metadata.name.partition('-')[0]}.py"
+        record = metadata / "RECORD"
+        record.write_text(record.read_text().replace(module, "shared.py"))
+    (site(engine) / "shared.py").write_bytes(b"ANSWER = 43\n")
+    assert judge(describe(engine, tmp_path / "second")) == {}
+    (site(engine) / "shared.py").write_bytes(b"ANSWER = 44\n")
+    found = describe(engine, tmp_path / "neither").content.distributions
+    assert [found[str(place)].differing for place in (first, second)] == [["shared.py: not as it was installed"]] * 2
+
+
 def test_what_is_no_engine_is_refused_in_one_line(engine: Path, tmp_path: Path) -> None:
     def refused(number: int, interpreter: Path, candidate: str = CANDIDATE) -> str:
         with pytest.raises(IdentityError) as caught:

@@ -42,6 +42,24 @@ def good() -> Tree:
     return copy.deepcopy(_good())
 
 
+def build(cards: list[str], samples: int) -> Tree:
+    """A good diagnostic of any size, without its profiles."""
+    tree: Tree = {
+        "plan.json": plan(cards, samples),
+        "target-config.json": TARGET_CONFIG,
+        "draft-config.json": {"architectures": ["LagunaForCausalLM"], "num_hidden_layers": 2},
+        "identity.json": identity_rules._good()["identity"] | {"schema": "pytest-laguna-diagnostic-identity-v1"},
+        "idle-before.json": idle("before", cards),
+        "idle-after.json": idle("after", cards),
+    }
+    for position, card in enumerate(cards):
+        tree |= _run(f"packets/{position}", packet(position, card), [card])
+    for number, arm in enumerate(Arm):
+        tree |= _run(f"arms/{arm}", record_of(arm, number, len(cards), samples), cards)
+    value: Tree = json.loads(json.dumps(tree))
+    return value
+
+
 def write(tree: Tree, directory: Path) -> None:
     """Write every value where its path says; the record of a rank whose profile is another learns its digest."""
     contents = {path: _content(path, value) for path, value in tree.items()}
@@ -91,37 +109,26 @@ def _digests() -> dict[str, str]:
 
 @functools.cache
 def _good() -> Tree:
-    identity = identity_rules._good()
-    tree: Tree = {
-        "plan.json": plan(),
-        "target-config.json": TARGET_CONFIG,
-        "draft-config.json": {"architectures": ["LagunaForCausalLM"], "num_hidden_layers": 2},
-        "identity.json": identity["identity"] | {"schema": "pytest-laguna-diagnostic-identity-v1"},
-        "idle-before.json": idle("before", CARDS),
-        "idle-after.json": idle("after", CARDS),
-    }
-    for position, card in enumerate(CARDS):
-        record = packet(position, card, identity["packets"]["0"])
-        tree |= _run(f"packets/{position}", record, [card])
-    for number, arm in enumerate(Arm):
-        tree |= _run(f"arms/{arm}", record_of(arm, number, identity["ranks"][arm]), CARDS)
-        if arm.graphs:
-            tree |= {f"arms/{arm}/profile/rank{rank}.json": profile(arm, rank) for rank in range(len(CARDS))}
-    value: Tree = json.loads(json.dumps(tree))
-    return value
+    tree = build(CARDS, SAMPLES)
+    for arm in Arm:
+        for report in tree[f"arms/{arm}/record.json"]["ranks"] if arm.graphs else []:
+            value = profile(arm, report["rank"])
+            tree[f"arms/{arm}/profile/rank{report['rank']}.json"] = value
+            report["profile"]["sha256"] = files.digest_of(value)
+    return tree
 
 
-def plan() -> dict[str, Any]:
+def plan(cards: list[str] = CARDS, samples: int = SAMPLES) -> dict[str, Any]:
     return {
         "schema": "pytest-laguna-diagnostic-plan-v1",
         "lane": "cpu",
-        "cards": CARDS,
+        "cards": cards,
         "flag": FLAG,
         "validator": "native",
         "completion_tokens": 272,
         "collective_breaks": True,
         "draft_tokens": 7,
-        "samples": SAMPLES,
+        "samples": samples,
         "decides": "exactness+timing",
         "identical": [["q1", "graph-control"], ["eager", "graph-control"], ["graph-control", "graph-candidate"]],
         "acceptance_rate_difference": 0.001,
@@ -169,7 +176,7 @@ def process() -> dict[str, Any]:
 
 def idle(phase: str, cards: list[str]) -> dict[str, Any]:
     states = [
-        {"identity": card, "ordinal": CARDS.index(card), "memory_used_bytes": 0, "utilisation_percent": None}
+        {"identity": card, "ordinal": cards.index(card), "memory_used_bytes": 0, "utilisation_percent": None}
         | {"holders": []}
         for card in cards
     ]
@@ -215,27 +222,27 @@ def audit(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def packet(position: int, card: str, mapped: list[Any]) -> dict[str, Any]:
+def packet(position: int, card: str) -> dict[str, Any]:
     """The real packet of one card, on another."""
     record: dict[str, Any] = json.loads((DATA / "parity-packets" / "cpu.json").read_bytes())
     record["request"]["rank"] = position
     record["platform"]["card"] = card
     record["process"] = {"pid": 3000 + position, "start_ticks": 50_000 + position}
-    record["mapped"] = mapped
+    record["mapped"] = identity_rules._good()["packets"]["0"]
     for case in record["cases"]:
         case["seed"] = query_seed(position, AttentionKind(case["kind"]), case["query"])
     return record
 
 
-def record_of(arm: Arm, number: int, mapped: list[Any]) -> dict[str, Any]:
-    """A real record of one rank, on two ranks: both graph arms as they are, the others made from the control."""
+def record_of(arm: Arm, number: int, ranks: int, samples: int) -> dict[str, Any]:
+    """A real record of one rank, on several: both graph arms as they are, the others made from the control."""
     source = arm if arm.graphs else Arm.GRAPH_CONTROL
     record: dict[str, Any] = json.loads((DATA / "arm-records" / f"{source}.json").read_bytes())
     record["request"] |= {
         "arm": arm,
-        "tensor_parallel_size": len(CARDS),
+        "tensor_parallel_size": ranks,
         "collective_breaks": True,
-        "profile_samples": SAMPLES if arm.graphs else 0,
+        "profile_samples": samples if arm.graphs else 0,
         "target": "/models/target",
         "draft": "/models/draft" if arm.speculates else None,
     }
@@ -247,20 +254,16 @@ def record_of(arm: Arm, number: int, mapped: list[Any]) -> dict[str, Any]:
         only
         | {
             "rank": rank,
-            "world_size": len(CARDS),
+            "world_size": ranks,
             "tensor_parallel_rank": rank,
             "process": {"pid": 4000 + rank, "start_ticks": 100_000 * (number + 1) + rank},
             "graphs": graphs(only["graphs"]) if arm.graphs else [],
-            "profile": _report(arm, rank) if arm.graphs else None,
-            "mapped": mapped[rank],
+            "profile": {"samples": samples, "taken": samples, "sha256": "0" * 64} if arm.graphs else None,
+            "mapped": identity_rules._good()["ranks"][arm][0],
         }
-        for rank in range(len(CARDS))
+        for rank in range(ranks)
     ]
     return copy.deepcopy(record)
-
-
-def _report(arm: Arm, rank: int) -> dict[str, Any]:
-    return {"samples": SAMPLES, "taken": SAMPLES, "sha256": files.digest_of(profile(arm, rank))}
 
 
 def graphs(captured: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -274,11 +277,11 @@ def graphs(captured: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [graph | planned if graph["model"] == "target" else graph for graph in captured]
 
 
-def profile(arm: Arm, rank: int, samples: int = SAMPLES) -> dict[str, Any]:
+def profile(arm: Arm, rank: int, samples: int = SAMPLES, ranks: int = len(CARDS)) -> dict[str, Any]:
     return {
         "schema": "pytest-laguna-replay-profile-v1",
         "rank": rank,
-        "world_size": len(CARDS),
+        "world_size": ranks,
         "descriptor": DESCRIPTOR,
         "kinds": TOPOLOGY.kinds,
         "samples": [sample(arm, rank, number) for number in range(samples)],

@@ -17,7 +17,10 @@ from pytest_laguna.evidence.schemas import Schema, read_model
 from pytest_laguna.verdict import UnusableEvidenceError
 
 from . import arms, packets
+from .tiny_pair import shape
 
+TINY_PAIR_LAYERS = shape.LAYERS
+"""Of the target, unless a pair of another depth is asked for."""
 _TAIL_BYTES = 4096
 
 Record = TypeVar("Record", bound=Schema)
@@ -54,7 +57,7 @@ class TinyPair:
     Attributes:
         target: folder of the target model.
         draft: folder of the draft model.
-        prompts: by name; the target is surest of ``word-chain``, whose drafts are accepted whole.
+        prompts: by name; docs/tiny-pair.md says how sure the target is after each, and what becomes of the drafts.
     """
 
     target: Path
@@ -62,11 +65,21 @@ class TinyPair:
     prompts: dict[str, str]
 
 
-def build_tiny_pair(directory: Path, *, interpreter: Path, deadline_seconds: float, run: Runner) -> TinyPair:
+def build_tiny_pair(  # noqa: PLR0913
+    directory: Path,
+    *,
+    layers: int = TINY_PAIR_LAYERS,
+    tensor_parallel_size: int = 1,
+    interpreter: Path,
+    deadline_seconds: float,
+    run: Runner,
+) -> TinyPair:
     """Write the tiny pair into a new directory, in a process of its own because that needs torch.
 
     Args:
         directory: made here with mode 0700.
+        layers: of the target, a multiple of four and at least eight; 12 make a quick pair.
+        tensor_parallel_size: ranks that the pair is made for, 1, 2 or 4; each holds two KV heads.
         interpreter: a Python that has torch and safetensors.
         deadline_seconds: after which the process is ended.
         run: runs it.
@@ -79,6 +92,7 @@ def build_tiny_pair(directory: Path, *, interpreter: Path, deadline_seconds: flo
     directory.mkdir(mode=files.PRIVATE_DIRECTORY)
     pair = directory / "pair"
     argv = [str(interpreter), "-P", "-B", "-m", "pytest_laguna.engine.tiny_pair", str(pair)]
+    argv += ["--layers", str(layers), "--tensor-parallel-size", str(tensor_parallel_size)]
     _require_clean(run(argv, {}, directory, deadline_seconds), "tiny pair", directory)
     prompts = {name: str(text) for name, text in json.loads((pair / "prompts.json").read_text()).items()}
     return TinyPair(pair / "target", pair / "draft", prompts)

@@ -4,12 +4,23 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from pathlib import Path
 
-from .build import build
+from .build import build, is_pinned
+from .shape import LAYERS, Size
 
 parser = argparse.ArgumentParser(description="Write the tiny Laguna target and its draft.")
 parser.add_argument(
     "out", type=Path, help="directory in which the folders target and draft and their prompts.json are made"
 )
-build(parser.parse_args().out)
+parser.add_argument("--layers", type=int, default=LAYERS, help="of the target; a multiple of four, eight or more")
+parser.add_argument("--tensor-parallel-size", type=int, default=1, help="ranks, 1, 2 or 4; each gets two KV heads")
+options = parser.parse_args()
+try:
+    size = Size(options.layers, options.tensor_parallel_size)
+except ValueError as error:
+    parser.error(str(error))
+digest = build(options.out, size)
+sys.stdout.write(json.dumps({"size": str(size), "sha256": digest, "pinned": is_pinned(size)}) + "\n")

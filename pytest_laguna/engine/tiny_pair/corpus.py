@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text that the pair is trained on: endless streams, each determined by what has been seen of it."""
+"""The text that the pair is trained on: streams, each determined by what has been seen of it.
+
+Five kinds go on for ever; two come to an end, which is the end token, and then begin anew.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import random
+from typing import Literal, TypeAlias, get_args
 
 import torch
 
-from .tokenizer import encode
+from .tokenizer import END_TOKEN, encode
 
 WORDS = [
     "alpha",
@@ -35,36 +40,70 @@ WORDS = [
     "whisky",
     "yard",
 ]
-_KINDS = ("digits", "function", "function", "words", "words", "assignment", "letters")
+Kind: TypeAlias = Literal["digits", "functions", "words", "assignments", "letters", "bullets", "numbered"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+SEPARATORS = (" ", ", ", "\n")
 _LONGEST_ITEM = 40
+_POSITIONS = 260
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stream:
+    """One endless text.
+
+    Attributes:
+        kind: how an item is made from its position.
+        position: of the first item.
+        constant: the addend of all assignments, 1 to 9.
+        separator: between digits, words and letters.
+    """
+
+    kind: Kind
+    position: int = 0
+    constant: int = 1
+    separator: str = "\n"
+
+    def token_ids(self, tokens: int) -> list[int]:
+        """The first so many token ids."""
+        seen: list[int] = []
+        position = self.position
+        while len(seen) < tokens:
+            seen += self._item(position)
+            position += 1
+        return seen[:tokens]
+
+    def _item(self, position: int) -> list[int]:
+        digit, number = position % 10, position % len(WORDS)
+        match self.kind:
+            case "digits":
+                return encode(f"{digit}{self.separator}")
+            case "functions":
+                return encode(f"def f{digit}(x):\n    return x + {digit}\n")
+            case "words":
+                return encode(f"{WORDS[number]}{self.separator}")
+            case "assignments":
+                return encode(f"x{(digit + 1) % 10} = x{digit} + {self.constant}\n")
+            case "letters":
+                return encode(f"{chr(ord('a') + position % 26)}{digit}{self.separator}")
+            case "bullets":
+                line = f"- {WORDS[number]}\n"
+            case "numbered":
+                line = f"{number + 1}: {WORDS[number]}\n"
+        return [*encode(line), END_TOKEN] if number == len(WORDS) - 1 else encode(line)
 
 
 def batch(generator: random.Random, sequences: int, tokens: int) -> torch.Tensor:
     """Token ids of shape [sequences, tokens]."""
-    return torch.tensor([_stream(generator, tokens) for _ in range(sequences)])
+    return torch.tensor([_excerpt(generator, tokens) for _ in range(sequences)])
 
 
-def _stream(generator: random.Random, tokens: int) -> list[int]:
-    kind = generator.choice(_KINDS)
-    position = generator.randrange(260)
-    constant = generator.randrange(1, 10)
-    separator = generator.choice([" ", ", ", "\n"])
-    text = ""
-    while len(text) < tokens + _LONGEST_ITEM:
-        text += _item(kind, position, constant, separator)
-        position += 1
+def _excerpt(generator: random.Random, tokens: int) -> list[int]:
+    """A piece of a random stream that begins anywhere in an item."""
+    stream = Stream(
+        generator.choice(KINDS),
+        generator.randrange(_POSITIONS),
+        generator.randrange(1, 10),
+        generator.choice(SEPARATORS),
+    )
     start = generator.randrange(_LONGEST_ITEM)
-    return encode(text[start : start + tokens])
-
-
-def _item(kind: str, position: int, constant: int, separator: str) -> str:
-    digit = position % 10
-    if kind == "digits":
-        return f"{digit}{separator}"
-    if kind == "function":
-        return f"def f{digit}(x):\n    return x + {digit}\n"
-    if kind == "words":
-        return WORDS[position % len(WORDS)] + separator
-    if kind == "assignment":
-        return f"x{(digit + 1) % 10} = x{digit} + {constant}\n"
-    return f"{chr(ord('a') + position % 26)}{position // 3 % 10}{separator}"
+    return stream.token_ids(start + tokens)[start:]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The 40 quiet layers of the target: numbers from SHAKE-256, so that no random generator or CPU can change a byte."""
+"""The quiet layers of the target: numbers from SHAKE-256, so that no random generator or CPU can change a byte."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from . import shape
 
 _OUTPUT_SCALE = 0.03
 """Size of what one quiet sublayer adds, against the rms of the trained residual stream where they are inserted."""
-_RESIDUAL_RMS = 4.70
+_RESIDUAL_RMS = 10.8
 _CORRECTION_BIAS_SCALE = 0.05
 _GATE_SCALE = 0.1
 
 
-def quiet_weights() -> dict[str, torch.Tensor]:
-    """All weights of the quiet layers in bfloat16, by their name in the target's ``model.safetensors``."""
+def quiet_weights(layers: int = shape.LAYERS) -> dict[str, torch.Tensor]:
+    """All weights of a target's quiet layers in bfloat16, by their name in its ``model.safetensors``."""
+    trained = shape.trained_layers(layers)
     weights: dict[str, torch.Tensor] = {}
-    for layer in range(shape.LAYERS):
-        if layer not in shape.TRAINED_LAYERS:
+    for layer in range(layers):
+        if layer not in trained:
             weights |= _layer(layer)
     return weights
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dimensions of the pair, and the ``config.json`` of each model."""
+"""Dimensions of the pair on one rank, and the ``config.json`` of each model."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 VOCABULARY = 288
@@ -16,8 +17,10 @@ EPSILON = 1e-6
 MASK_TOKEN = 5
 
 LAYERS = 48
-TRAINED_LAYERS = (0, 1, 2, 3, 44, 45, 46, 47)
-"""The other 40 are quiet: random, and scaled so that they disturb the residual stream but little."""
+QUICK_LAYERS = 12
+"""Of the pair for runs whose subject is not the model."""
+PERIOD = 4
+"""One layer that attends to the whole context, then three that slide."""
 DENSE_INTERMEDIATE = 128
 EXPERTS = 4
 EXPERTS_PER_TOKEN = 2
@@ -27,16 +30,57 @@ ROUTED_SCALING = 2.5
 DRAFT_LAYERS = 2
 DRAFT_INTERMEDIATE = 256
 DRAFT_TOKENS = 7
-TAPS = (1, 11, 22, 33, 46)
-"""The target layers after which the draft reads the residual stream."""
+TAPS = 5
+"""After so many of the target's layers the draft reads the residual stream."""
 
 FULL_ROPE: dict[str, Any] = {"partial_rotary_factor": 0.5, "rope_theta": 500000.0, "rope_type": "default"}
 SLIDING_ROPE: dict[str, Any] = {"partial_rotary_factor": 1.0, "rope_theta": 10000.0, "rope_type": "default"}
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Size:
+    """How large a pair is; what it computes is the same for every number of ranks.
+
+    Attributes:
+        layers: of the target, a multiple of four and at least eight.
+        tensor_parallel_size: ranks that it is made for, 1, 2 or 4; each holds two KV heads.
+
+    Raises:
+        ValueError: it is another number.
+    """
+
+    layers: int = LAYERS
+    tensor_parallel_size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.layers < 2 * PERIOD or self.layers % PERIOD:
+            message = f"layers is {self.layers}; expected a multiple of {PERIOD}, {2 * PERIOD} or more"
+            raise ValueError(message)
+        if self.tensor_parallel_size not in {1, 2, 4}:
+            message = f"tensor_parallel_size is {self.tensor_parallel_size}; expected 1, 2 or 4"
+            raise ValueError(message)
+
+    def __str__(self) -> str:
+        return f"layers={self.layers} tensor_parallel_size={self.tensor_parallel_size}"
+
+
+def trained_layers(layers: int = LAYERS) -> tuple[int, ...]:
+    """The first and last four of a target's layers.
+
+    Those between are quiet: random, and scaled so that they disturb the residual stream but little.
+    """
+    return (*range(PERIOD), *range(layers - PERIOD, layers))
+
+
+def tap_layers(layers: int = LAYERS) -> tuple[int, ...]:
+    """The layers of a target after which the draft reads the residual stream: the second, the last but one, between."""
+    first, last = 1, layers - 2
+    return tuple(first + number * (last - first) // (TAPS - 1) for number in range(TAPS))
+
+
 def is_full(layer: int) -> bool:
-    """Whether a layer of the target attends to the whole context; the period is one full, three sliding."""
-    return layer % 4 == 0
+    """Whether a layer of the target attends to the whole context."""
+    return layer % PERIOD == 0
 
 
 def heads(layer: int) -> int:
@@ -49,27 +93,30 @@ def is_dense(layer: int) -> bool:
     return layer == 0
 
 
-def target_config() -> dict[str, Any]:
+def target_config(size: Size) -> dict[str, Any]:
     """``config.json`` of the target, in the form that transformers' ``LagunaConfig`` reads since 5.17."""
+    layers = range(size.layers)
     return _config(
-        layer_types=["full_attention" if is_full(layer) else "sliding_attention" for layer in range(LAYERS)],
-        heads_per_layer=[heads(layer) for layer in range(LAYERS)],
-        mlp_types=["dense" if is_dense(layer) else "sparse" for layer in range(LAYERS)],
+        layer_types=["full_attention" if is_full(layer) else "sliding_attention" for layer in layers],
+        heads_per_layer=[heads(layer) for layer in layers],
+        mlp_types=["dense" if is_dense(layer) else "sparse" for layer in layers],
         intermediate=DENSE_INTERMEDIATE,
+        ranks=size.tensor_parallel_size,
     )
 
 
-def draft_config() -> dict[str, Any]:
+def draft_config(size: Size) -> dict[str, Any]:
     """``config.json`` of the draft; its sliding layers make vLLM run the draft's block causally."""
     config = _config(
         layer_types=["sliding_attention"] * DRAFT_LAYERS,
         heads_per_layer=[SLIDING_HEADS] * DRAFT_LAYERS,
         mlp_types=["dense"] * DRAFT_LAYERS,
         intermediate=DRAFT_INTERMEDIATE,
+        ranks=size.tensor_parallel_size,
     )
     config["draft_vocab_size"] = VOCABULARY
     config["dflash_config"] = {
-        "target_layer_ids": list(TAPS),
+        "target_layer_ids": list(tap_layers(size.layers)),
         "mask_token_id": MASK_TOKEN,
         "use_aux_hidden_state": True,
     }
@@ -77,7 +124,7 @@ def draft_config() -> dict[str, Any]:
 
 
 def _config(
-    layer_types: list[str], heads_per_layer: list[int], mlp_types: list[str], intermediate: int
+    *, layer_types: list[str], heads_per_layer: list[int], mlp_types: list[str], intermediate: int, ranks: int
 ) -> dict[str, Any]:
     return {
         "architectures": ["LagunaForCausalLM"],
@@ -101,12 +148,12 @@ def _config(
         "moe_intermediate_size": EXPERT_INTERMEDIATE,
         "moe_routed_scaling_factor": ROUTED_SCALING,
         "moe_router_logit_softcapping": 0.0,
-        "num_attention_heads": heads_per_layer[0],
-        "num_attention_heads_per_layer": heads_per_layer,
+        "num_attention_heads": ranks * heads_per_layer[0],
+        "num_attention_heads_per_layer": [ranks * heads for heads in heads_per_layer],
         "num_experts": EXPERTS,
         "num_experts_per_tok": EXPERTS_PER_TOKEN,
         "num_hidden_layers": len(layer_types),
-        "num_key_value_heads": KV_HEADS,
+        "num_key_value_heads": ranks * KV_HEADS,
         "output_router_logits": False,
         "rms_norm_eps": EPSILON,
         "rope_parameters": {"full_attention": FULL_ROPE, "sliding_attention": SLIDING_ROPE},

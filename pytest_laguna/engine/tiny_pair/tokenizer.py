@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<user>", "<assistant>", "<mask>")
+END_TOKEN = SPECIAL_TOKENS.index("<eos>")
 
 
 def _stand_ins() -> dict[int, str]:
@@ -17,11 +19,17 @@ def _stand_ins() -> dict[int, str]:
 
 _ALPHABET = sorted(_stand_ins().values())
 _TOKEN_OF_BYTE = {byte: len(SPECIAL_TOKENS) + _ALPHABET.index(character) for byte, character in _stand_ins().items()}
+_BYTE_OF_TOKEN = {token: byte for byte, token in _TOKEN_OF_BYTE.items()}
 
 
 def encode(text: str) -> list[int]:
     """Token ids of a text, one for each byte of its UTF-8 form; equal to what ``tokenizer.json`` gives."""
     return [_TOKEN_OF_BYTE[byte] for byte in text.encode()]
+
+
+def decode(token_ids: Iterable[int]) -> str:
+    """The text of token ids, none of which may be a special token; raises KeyError on one."""
+    return bytes(_BYTE_OF_TOKEN[token] for token in token_ids).decode()
 
 
 def tokenizer_json() -> dict[str, Any]:

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m pytest_laguna.engine.tiny_pair.measure PAIR OUT``: run the prompts in vLLM, say how sure the target is.
+
+OUT gets a JSON list with an entry for each prompt of gate 2 and of the endpoint's suite; ``measured.json`` holds such
+lists for several configurations, and docs/tiny-pair.md is made of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pytest_laguna.engine import arms
+from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
+
+_MAX_MODEL_TOKENS = 1024
+"""The endpoint's, so that its long prompt fits."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """One greedy generation.
+
+    Attributes:
+        prompt: its name.
+        tokens: generated.
+        finish_reason: vLLM's.
+        as_learnt: whether they are the stream's own continuation.
+        minimum_margin: over all generated tokens, the least distance of the logit to the next lower one.
+        drafts: verifications; none without a draft.
+        accepted: proposals that were accepted in them.
+    """
+
+    prompt: str
+    tokens: int
+    finish_reason: str
+    as_learnt: bool
+    minimum_margin: float
+    drafts: int
+    accepted: int
+
+
+def main(arguments: list[str]) -> None:
+    """Measure and write; raises FileExistsError where OUT exists."""
+    parser = argparse.ArgumentParser(description="Run the tiny pair's prompts in vLLM on the cpu lane.")
+    parser.add_argument("pair", type=Path, help="directory that the pair was written to")
+    parser.add_argument("out", type=Path, help="file to write")
+    parser.add_argument("--arm", type=Arm, choices=list(Arm), default=Arm.GRAPH_CONTROL)
+    parser.add_argument("--tensor-parallel-size", type=int, default=1)
+    parser.add_argument("--prompt", action="append", dest="names", help="only this one; may be given several times")
+    options = parser.parse_args(arguments)
+    asked = request(options.pair.absolute(), options.arm, options.tensor_parallel_size)
+    os.environ.update(arms.environment(asked))
+    with options.out.open("x") as stream:
+        json.dump([dataclasses.asdict(measured) for measured in _measure(asked, options.names)], stream, indent=1)
+
+
+def request(pair: Path, arm: Arm, tensor_parallel_size: int) -> ArmRequest:
+    """What decides environment and engine; its prompt and number of tokens are not used."""
+    return ArmRequest(
+        arm=arm,
+        lane="cpu",
+        target=str(pair / "target"),
+        draft=str(pair / "draft") if arm.speculates else None,
+        prompt="unused",
+        tokens=1,
+        tensor_parallel_size=tensor_parallel_size,
+        collective_breaks=False,
+        planted=Planted.NONE,
+        profile_samples=0,
+    )
+
+
+def _measure(asked: ArmRequest, names: list[str] | None) -> Iterator[Measured]:
+    from vllm import LLM, SamplingParams  # noqa: PLC0415 - after the environment has been set
+
+    from .prompts import GATE_2, GATE_2_TOKENS, SUITE, SUITE_TOKENS  # noqa: PLC0415 - imports torch
+
+    lengths = {"max_model_len": _MAX_MODEL_TOKENS, "max_num_batched_tokens": _MAX_MODEL_TOKENS}
+    engine = LLM(**(arms.engine_arguments(asked) | lengths))
+    for name, prompt in (GATE_2 | SUITE).items():
+        if names is not None and name not in names:
+            continue
+        tokens = GATE_2_TOKENS if name in GATE_2 else SUITE_TOKENS
+        sampling = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=name in GATE_2, logprobs=2)
+        [output] = engine.generate([prompt.text], sampling, use_tqdm=False)
+        [completion] = output.outputs
+        yield Measured(
+            prompt=name,
+            tokens=len(completion.token_ids),
+            finish_reason=str(completion.finish_reason),
+            as_learnt=list(completion.token_ids) == prompt.continuation(tokens),
+            minimum_margin=min(_margin(of_token) for of_token in completion.logprobs or ()),
+            drafts=sum(_histogram(completion.spec_decode_metrics)),
+            accepted=sum(count * number for number, count in enumerate(_histogram(completion.spec_decode_metrics))),
+        )
+
+
+def _histogram(metrics: Any) -> list[int]:
+    """Verifications by the number of proposals that they accepted."""
+    return [] if metrics is None else list(metrics.histogram)
+
+
+def _margin(of_token: dict[int, Any]) -> float:
+    """Between the two most likely tokens; logarithms of probabilities are logits but for one constant."""
+    highest, second, *_ = sorted((choice.logprob for choice in of_token.values()), reverse=True)
+    return float(highest - second)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m pytest_laguna.engine.tiny_pair.pin``: write hashes.json and the endpoint's suite after numbers changed.
+
+To be run by who changes the shipped numbers or the prompts, with the result committed; nothing else runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from .build import HASHES, HERE, SHIPPED, hashes, sha256, write
+from .prompts import suite
+from .shape import LAYERS, QUICK_LAYERS, Size
+
+SUITE = HERE.parents[1] / "endpoint" / "suites" / "tiny-laguna.json"
+PINNED = (*(Size(LAYERS, ranks) for ranks in (1, 2, 4)), *(Size(QUICK_LAYERS, ranks) for ranks in (1, 2)))
+
+
+def pin() -> None:
+    """Write both files."""
+    pinned = {"shipped": {name: sha256(HERE / name) for name in SHIPPED}}
+    for size in PINNED:
+        with tempfile.TemporaryDirectory() as directory:
+            write(Path(directory), size)
+            pinned[str(size)] = hashes(Path(directory))
+    HASHES.write_text(json.dumps(pinned, indent=2) + "\n")
+    SUITE.write_text(json.dumps(suite(), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    pin()

@@ -187,6 +187,13 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         N,
         "after the suite the server exposes no dr",
     ),
+    (
+        "counters-present",
+        "seconds",
+        put(B1, "counters_after|decode_seconds", None),
+        N,
+        "after the suite the server exposes no decode_seconds",
+    ),
     ("counters-present", "finished", put(A1, "counters_before|finished", {}), N, "before the suite the server exposes"),
     (
         "counters-start-zero",

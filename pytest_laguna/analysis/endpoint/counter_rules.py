@@ -90,7 +90,7 @@ def acceptance_possible(case: LegCase) -> Finding | None:
     """Rule ``acceptance-possible``: tokens are proposed, and no position is accepted more often than the one before."""
     changes = counter_changes(case.leg.counters_before, case.leg.counters_after)
     drafts, proposed, accepted = (changes.get(name, 0) for name in ("drafts", "draft_tokens", "accepted"))
-    if drafts < 1 or not drafts <= proposed or not accepted <= proposed:
+    if not 1 <= drafts <= proposed or accepted > proposed:
         return Verdict.VOID, f"{drafts} drafts, {proposed} proposed and {accepted} accepted tokens; expected a draft"
     by_position = [changes.get(f"accepted_per_position {position}", 0) for position in range(_positions(case))]
     for position, (earlier, later) in enumerate(itertools.pairwise([drafts, *by_position])):

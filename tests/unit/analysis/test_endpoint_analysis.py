@@ -11,6 +11,8 @@ import pydantic
 import pytest
 
 from pytest_laguna.analysis.endpoint import analyse_endpoint
+from pytest_laguna.analysis.endpoint.case import LegCase
+from pytest_laguna.analysis.endpoint.counter_rules import acceptance_possible
 from pytest_laguna.analysis.endpoint.repetition import conclude, power
 from pytest_laguna.evidence.endpoint_analysis import Conclusion, Disposition, EndpointAnalysis
 from pytest_laguna.evidence.endpoint_campaign import (
@@ -278,6 +280,18 @@ def test_the_teacher_is_the_published_one() -> None:
     rows = json.loads((lab.DATA / "lab-endpoint-teacher-tokens.json").read_bytes())["rows"]
     with pytest.raises(pydantic.ValidationError, match="prompt_index of the rows"):
         type(lab.TEACHER).model_validate({"source_sha256": "0" * 64, "rows": rows[1:]})
+
+
+@pytest.mark.parametrize(
+    ("drafts", "proposed", "accepted", "possible"),
+    [(1, 1, 1, True), (1, 7, 7, True), (0, 7, 0, False), (2, 1, 1, False), (1, 7, 8, False), (2, 2, 0, True)],
+)
+def test_what_acceptance_can_be(drafts: int, proposed: int, accepted: int, possible: bool) -> None:
+    legs = lab.legs(METADATA)[:1]
+    counted = {"drafts": drafts, "draft_tokens": proposed, "accepted": accepted, "accepted_per_position": {"0": drafts}}
+    legs[0]["counters_after"] |= counted
+    [record] = lab.records(legs)
+    assert (acceptance_possible(LegCase(lab.plan(), lab.TEACHER, record)) is None) is possible
 
 
 def test_a_leg_may_start_the_moment_the_one_before_ends() -> None:

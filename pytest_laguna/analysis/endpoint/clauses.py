@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rules prove which clause of gate 3, and what each clause comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_laguna.analysis.findings import Finding, gravest
+from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
+from pytest_laguna.verdict import Verdict
+
+ENDED = "legs-ended"
+"""Not a rule of the analysis, which sees whole legs only: a leg that left no record says why, and that counts here."""
+
+CLAUSES: Mapping[str, tuple[str, ...]] = {
+    "legs-fresh": (
+        ENDED, "leg-named", "suite-passed", "server-ours", "servers-fresh", "one-at-a-time", "fresh-service",
+        "no-warm-up", "no-retry", "no-network", "rows-complete", "cleanup-clean",
+    ),
+    "legs-in-order": ("legs-as-planned", "legs-in-order", "phase-1-stop", "a2-after-b2", "legs-complete"),
+    "sole-treatment": ("sole-treatment", "selector-observed", "candidate-active"),
+    "captures-proven": ("captures-proven",),
+    "cache-cold": ("cached-zero", "prefix-cache-cold", "no-prefix-reuse"),
+    "prompts-fresh": ("fresh-unique", "same-prompts", "no-history", "no-ngram", "no-response-reuse"),
+    "counters-true": (
+        "counters-present", "counters-start-zero", "counters-rise", "positions-contiguous", "decode-count",
+        "counters-add-up", "acceptance-possible",
+    ),
+    "teacher-exact": ("teacher-pinned", "teacher-exact"),
+    "cross-leg-exact": ("cross-leg-exact",),
+    "long-next": ("long-next",),
+    "rollover": ("rollover",),
+    "acceptance-drift": ("acceptance-drift",),
+    "adjacent-pairs": ("figures-taken", "headline", "rows-won", "paired-median", "cycle-saving"),
+    "control-health": ("control-health",),
+    "promotion": (
+        "lower-start-wins", "above-record", "above-practical-floor", "interval-superior", "null-finds-nothing",
+        "null-narrow",
+    ),
+}  # fmt: skip
+"""In the order in which they are judged; each rule belongs to one."""
+
+
+def judge_clauses(analysis: EndpointAnalysis, ended: Mapping[str, Finding]) -> dict[str, Finding]:
+    """What speaks against each clause; a clause that nothing speaks against is not in it.
+
+    Args:
+        analysis: of the legs that left a record.
+        ended: by leg what became of each that left none.
+    """
+    against: dict[str, list[Finding]] = {}
+    for finding in analysis.findings:
+        if finding.decides and finding.verdict is not Verdict.PASS:
+            reason = f"{finding.where}: {finding.rule}: {finding.reason}"
+            against.setdefault(finding.rule, []).append((finding.verdict, reason))
+    against[ENDED] = [(verdict, f"{leg}: {ENDED}: {reason}") for leg, (verdict, reason) in ended.items()]
+    cause = next((f"; {leg}: {reason}" for leg, (_, reason) in ended.items()), "")
+    found = {
+        clause: gravest([one for rule in rules for one in against.get(rule, [])]) for clause, rules in CLAUSES.items()
+    }
+    return {
+        clause: finding or (Verdict.NOT_PROVEN, f"none of its rules could be asked{cause}")
+        for clause, finding in found.items()
+        if finding is not None or not _asked(analysis, clause)
+    }
+
+
+def _asked(analysis: EndpointAnalysis, clause: str) -> bool:
+    """Whether a clause's rules had something to look at; a plan may do without some, and a clause without all."""
+    asked = {finding.rule for finding in analysis.findings}
+    return bool(asked.intersection(CLAUSES[clause])) or clause in OPTIONAL
+
+
+OPTIONAL = frozenset({"control-health"})
+"""Clauses whose only rule a plan may do without; it is listed then, and proves nothing."""

@@ -144,7 +144,12 @@ def _gate_holds(case: Case, name: str, timing: Timing) -> RuleFinding:
         return timing if decides else reported("there is nothing to compare")
     seen = timing[name]
     expected = f"expected {'more than' if GATES[name].strict else 'at least'} 0"
-    told = f"{seen.control:.0f} ns to {seen.candidate:.0f} ns saves {seen.saving:.0f} ns"
+    told = f"{_ns(seen.control)} to {_ns(seen.candidate)} saves {_ns(seen.saving)}"
     if not decides:
         return reported(f"{told}; the published rule, {expected}, {'holds' if seen.passed else 'does not hold'}")
     return None if seen.passed else (Verdict.STOP, f"{told}; {expected}")
+
+
+def _ns(nanoseconds: float) -> str:
+    """To a tenth; medians of an even number of samples end in a half."""
+    return f"{nanoseconds:.1f}".removesuffix(".0") + " ns"

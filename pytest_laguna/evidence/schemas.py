@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -177,7 +178,7 @@ def read_model(path: Path, model: type[Model]) -> Model:
     Raises:
         UnusableEvidenceError: not canonical JSON, or not of that form; the first wrong field is named.
     """
-    return parse_model(files.read_canonical_json(path), model, path.name)
+    return _validate(json.dumps(files.read_canonical_json(path)), model, path.name)
 
 
 def parse_model(value: JSON, model: type[Model], name: str) -> Model:
@@ -186,8 +187,12 @@ def parse_model(value: JSON, model: type[Model], name: str) -> Model:
     Raises:
         UnusableEvidenceError: not of that form; the first wrong field is named.
     """
+    return _validate(files.canonical_json(value), model, name)
+
+
+def _validate(content: str | bytes, model: type[Model], name: str) -> Model:
     try:
-        return model.model_validate_json(files.canonical_json(value), strict=True)
+        return model.model_validate_json(content, strict=True)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])

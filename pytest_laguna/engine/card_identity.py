@@ -24,6 +24,18 @@ def visible_cards(lane: Lane) -> int:
     return torch.accelerator.device_count()
 
 
+def require_one_card(lane: Lane) -> None:
+    """Refuse to run where there is a choice of cards.
+
+    Raises:
+        RuntimeError: the process sees more than one card, or none.
+    """
+    visible = visible_cards(lane)
+    if visible != 1:
+        message = f"{lane}: this process sees {visible} cards; expected one; start it under the lease of one card"
+        raise RuntimeError(message)
+
+
 def card_identity(lane: Lane) -> str:
     """The one card that this process computes on, as its lease names it: slot, UUID or PCI address.
 
@@ -34,7 +46,7 @@ def card_identity(lane: Lane) -> str:
     """
     found = _IDENTITIES[lane]()
     if len(found) != 1:
-        message = f"{lane}: this process computes on the cards {found}; expected one; start it under the lease of one"
+        message = f"{lane}: this process has memory of the cards {found}; expected one; see what else it computes on"
         raise RuntimeError(message)
     return found[0]
 

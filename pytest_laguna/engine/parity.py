@@ -20,13 +20,17 @@ def main(arguments: list[str]) -> int:
 
 
 def run(request: PacketRequest) -> PacketRecord:
-    """Check the environment, and then run the packet.
+    """Check the environment and that there is one card, and then run the packet.
 
     Raises:
-        RuntimeError: the environment is not the packet's, or what ``run_packet`` raises.
+        RuntimeError: the environment is not the packet's, the process sees more than one card or none, or what
+            ``run_packet`` raises.
     """
     environment = program.require_environment(packets.environment(request))
-    from .parity_packet import run_packet  # noqa: PLC0415 - imports vLLM, after the environment has been checked
+    from .card_identity import require_one_card  # noqa: PLC0415 - imports torch, after the environment has been checked
+
+    require_one_card(request.lane)
+    from .parity_packet import run_packet  # noqa: PLC0415 - imports vLLM
 
     return run_packet(request, environment)
 

@@ -29,13 +29,17 @@ def test_a_slot_goes_by_the_leases_name(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv(MASK_VARIABLE, cards.mask_value([card]))
     assert card_identity.card_identity("cpu") == card.identity
     assert card_identity.visible_cards("cpu") == 1
+    card_identity.require_one_card("cpu")
 
 
 @pytest.mark.parametrize(("mask", "seen"), [("0,2", r"\['cpu-slot-0', 'cpu-slot-2'\]"), ("", r"\[\]")])
 def test_more_or_less_than_one_slot_is_refused(mask: str, seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MASK_VARIABLE, mask)
-    with pytest.raises(RuntimeError, match=f"cpu: this process computes on the cards {seen}; expected one; start it"):
+    with pytest.raises(RuntimeError, match=f"cpu: this process has memory of the cards {seen}; expected one; see"):
         card_identity.card_identity("cpu")
+    count = len([slot for slot in mask.split(",") if slot])
+    with pytest.raises(RuntimeError, match=f"cpu: this process sees {count} cards; expected one; start it under"):
+        card_identity.require_one_card("cpu")
 
 
 def test_the_card_is_where_the_memory_is(tmp_path: Path) -> None:

@@ -250,6 +250,8 @@ def record_of(arm: Arm, number: int, ranks: int, samples: int) -> dict[str, Any]
     record["generation_seconds"] = 21.0 - number
     record["environment"] |= {"HOME": f"/attempt/{arm}/home"}
     (only,) = record["ranks"]
+    if not arm.speculates:
+        only["candidate"]["draft_layers"] = []
     record["ranks"] = [
         only
         | {

@@ -178,7 +178,7 @@ def drafts_accepted(pair: Pair) -> Finding | None:
 def control_is_stock(pair: Pair) -> Finding | None:
     """Rule ``control-is-stock``: with the flag off no layer runs the candidate's class and there is no state."""
     for report in pair.control.ranks:
-        proof = _proof(report)
+        proof = candidate_proof(report)
         if proof.flag or proof.layers or CANDIDATE_CLASS in proof.implementations:
             return Verdict.FAIL, f"rank {report.rank}: the control runs {proof.implementations}, flag {proof.flag}"
         if len(proof.target_layers) != pair.expected.target_layers:
@@ -189,7 +189,7 @@ def control_is_stock(pair: Pair) -> Finding | None:
 def candidate_active(pair: Pair) -> Finding | None:
     """Rule ``candidate-active``: every layer runs the candidate's class, on this lane, with the frozen validator."""
     for report in pair.candidate.ranks:
-        proof = _proof(report)
+        proof = candidate_proof(report)
         seen = (proof.flag, proof.implementations, proof.lane, proof.validator)
         expected = (True, [CANDIDATE_CLASS], pair.candidate.request.lane, pair.expected.validator)
         if seen != expected:
@@ -205,7 +205,7 @@ def candidate_active(pair: Pair) -> Finding | None:
 def views_built_once(pair: Pair) -> Finding | None:
     """Rule ``views-built-once``: one state a target layer, none for the draft; every attention call reuses it."""
     for report in pair.candidate.ranks:
-        proof = _proof(report)
+        proof = candidate_proof(report)
         if proof.draft_layers_with_state:
             return Verdict.FAIL, f"rank {report.rank}: {proof.draft_layers_with_state} draft layers have a state"
         for name, layer in proof.layers.items():
@@ -226,7 +226,7 @@ def views_reach_kernel(pair: Pair) -> Finding | None:
     for arm in pair.arms:
         for report in arm.ranks:
             where = f"{arm.request.arm} rank {report.rank}"
-            if sorted(report.kernel_views) != sorted(_proof(report).target_layers):
+            if sorted(report.kernel_views) != sorted(candidate_proof(report).target_layers):
                 return (
                     Verdict.VOID,
                     f"{where}: kernels of {len(report.kernel_views)} layers seen; expected the target's",
@@ -275,7 +275,12 @@ def compare(pair: Pair) -> dict[str, Finding]:
     return {rule: finding for rule, finding in found.items() if finding is not None}
 
 
-def _proof(report: RankReport) -> CandidateProof:
+def candidate_proof(report: RankReport) -> CandidateProof:
+    """What the candidate says of itself on a rank.
+
+    Raises:
+        UnusableEvidenceError: it does not have its form.
+    """
     return parse_model(dict(report.candidate), CandidateProof, f"rank {report.rank} candidate proof")
 
 

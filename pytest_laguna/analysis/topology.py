@@ -28,9 +28,18 @@ def target_layers(target_config: Mapping[str, JSON]) -> int:
         seen = target_config.get("architectures")
         message = f"config.json: architectures {seen!r}; expected ['{ARCHITECTURE}'], whose graph is known"
         raise UnusableEvidenceError(message)
-    layers = target_config.get("num_hidden_layers")
+    return layer_count(target_config, "config.json")
+
+
+def layer_count(config: Mapping[str, JSON], name: str) -> int:
+    """Decoder layers of a model; ``name`` is what an error calls its configuration file.
+
+    Raises:
+        UnusableEvidenceError: it does not say how many there are.
+    """
+    layers = config.get("num_hidden_layers")
     if type(layers) is not int or layers < 1:
-        message = f"config.json: num_hidden_layers {layers!r}; expected a whole number from 1"
+        message = f"{name}: num_hidden_layers {layers!r}; expected a whole number from 1"
         raise UnusableEvidenceError(message)
     return layers
 

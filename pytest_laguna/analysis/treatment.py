@@ -14,7 +14,9 @@ from pytest_laguna.analysis import arm_pair
 from pytest_laguna.analysis.arm_pair import Pair
 from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding, reported
 from pytest_laguna.analysis.findings import Finding
+from pytest_laguna.analysis.topology import layer_count
 from pytest_laguna.evidence.arm_record import Arm, RankReport
+from pytest_laguna.evidence.diagnostic_evidence import present
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 
 
@@ -77,6 +79,24 @@ def teachers_are_stock(case: Case) -> RuleFinding:
     return None
 
 
+def layers_of_models(case: Case) -> RuleFinding:
+    """Rule ``layers-of-models``: each rank found as many attention layers as both configuration files say.
+
+    The draft's layers have caches of their own, numbered behind the target's, and are not the candidate's.
+    """
+    target = layer_count(present(case.evidence.target_config), "target-config.json")
+    draft = layer_count(present(case.evidence.draft_config), "draft-config.json")
+    for record in case.records():
+        expected = (target, draft if record.request.arm.speculates else 0)
+        for report in record.ranks:
+            proof = arm_pair.candidate_proof(report)
+            seen = (len(proof.target_layers), len(proof.draft_layers))
+            if seen != expected:
+                told = f"target and draft layers {seen}; expected {expected}"
+                return Verdict.FAIL, f"{record.request.arm} rank {report.rank}: {told}"
+    return None
+
+
 SOLE_TREATMENT: Mapping[str, Rule] = {
     "same-engine": _of_pair(arm_pair.same_engine),
     "sole-treatment": _of_pair(arm_pair.sole_treatment),
@@ -86,6 +106,7 @@ SOLE_TREATMENT: Mapping[str, Rule] = {
 }
 
 SELECTOR_PROVEN: Mapping[str, Rule] = {
+    "layers-of-models": layers_of_models,
     "teachers-are-stock": teachers_are_stock,
     "control-is-stock": _of_pair(arm_pair.control_is_stock),
     "candidate-active": _of_pair(arm_pair.candidate_active),

@@ -181,7 +181,8 @@ class Diagnosis(Schema):
         clauses: by the campaign's clause, what each of its rules came to.
         timing: the six published timing gates by name; None when the profiles cannot be compared.
         distributions: by arm and quantity.
-        published: what the published rules say, whether or not they decide here; None without timing.
+        published: what the published rules say, whether or not they decide here; None without timing, and where the
+            diagnostic is not exact: they call nothing else by either name.
         plan_sha256: digest of ``plan.json``.
     """
 

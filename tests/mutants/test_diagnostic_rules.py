@@ -580,6 +580,27 @@ GRAPHS: list[Mutant] = [
         "graph-control rank 0: no replay was watched",
     ),
     (
+        "selector-proven/layers-of-models",
+        "draft",
+        at("draft-config.json", "num_hidden_layers", 6),
+        "FAIL",
+        "eager rank 0: target and draft layers (48, 2); expected (48, 6)",
+    ),
+    (
+        "selector-proven/layers-of-models",
+        "drafted teacher",
+        at(Q1, "ranks|1|candidate|draft_layers", ["model.layers.48.self_attn.attn"]),
+        "FAIL",
+        "q1 rank 1: target and draft layers (48, 1); expected (48, 0)",
+    ),
+    (
+        "selector-proven/layers-of-models",
+        "absent",
+        without("draft-config.json"),
+        "NOT_PROVEN",
+        "draft-config.json: there is",
+    ),
+    (
         "selector-proven/teachers-are-stock",
         "q1",
         at(Q1, "ranks|1|candidate|flag", True),

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_laguna.evidence.diagnostic import Diagnosis
 from pytest_laguna.fixtures import Prove
-from pytest_laguna.raw_evidence import clause_finding
+from pytest_laguna.own_analysis import clause_finding
 from pytest_laguna.verdict import JSON, raise_verdict
 
 

@@ -82,6 +82,11 @@ class Attempt:
         """The digests that the attempt is bound to."""
         return self._start.identity
 
+    @property
+    def previous(self) -> Previous | None:
+        """The attempt that opened this gate."""
+        return self._start.previous
+
     def append(self, kind: EventKind, **data: JSON) -> None:
         """Write an event to the journal; a failure is kept in ``broken`` instead of raised."""
         if self.broken:

@@ -149,12 +149,14 @@ class Engine(_Model):
         decides: whether timing decides, or exactness alone while timing is reported.
         identical: the pairs of arms whose tokens must be equal bit for bit; all others are reported. Between q1 and a
             speculating arm upstream vLLM does not promise it.
+        protocol: gate 3's endpoint protocol, relative to the campaign's file; None where gate 3 has none yet.
     """
 
     interpreter: str | None = None
     model: GeneratedPair | ModelFolders
     decides: Decides
     identical: Annotated[list[tuple[Arm, Arm]], pydantic.Field(min_length=1)]
+    protocol: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*\.toml$")] | None = None
 
     @pydantic.field_validator("identical", mode="before")
     @classmethod

@@ -19,7 +19,8 @@ from typing import NoReturn, get_args
 
 from pytest_laguna.campaign import Lane
 from pytest_laguna.evidence.files import printable, write_new
-from pytest_laguna.raw_evidence import analyse_again
+from pytest_laguna.evidence.root import ATTEMPT
+from pytest_laguna.own_analysis import own_analysis, read_attempted
 from pytest_laguna.verdict import USAGE_EXIT_CODE, NotProvenError, UnusableEvidenceError, Verdict, worst
 from pytest_laguna.verification import GateReport, verify_root
 
@@ -94,12 +95,18 @@ def _analyze(attempt: Path, out: Path) -> tuple[str, int]:
     if out.resolve().is_relative_to(attempt.resolve()):
         message = f"--out {out}: inside the attempt, which stays as it is; name a file elsewhere"
         raise ValueError(message)
+    if not (attempt / ATTEMPT).is_file():
+        message = f"{attempt}: has no {ATTEMPT}; expected an attempt's directory"
+        raise ValueError(message)
     try:
-        analysis = analyse_again(attempt)
+        analysis = own_analysis(read_attempted(attempt))
     except UnusableEvidenceError as error:
         return f"VOID: {printable(str(error))}\n", Verdict.VOID.exit_code
     except NotProvenError as error:
         return f"NOT_PROVEN: {printable(str(error))}\n", Verdict.NOT_PROVEN.exit_code
+    if analysis is None:
+        message = f"{attempt}: its gate has no analysis beside its journal; use verify"
+        raise ValueError(message)
     write_new(out, analysis.content)
     return analysis.text, analysis.verdict.exit_code
 

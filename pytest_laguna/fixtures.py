@@ -3,20 +3,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pytest
 
+from pytest_laguna import crossover as endpoint_crossover
+from pytest_laguna import diagnostic
+from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.attempt import Attempt
 from pytest_laguna.campaign import Campaign, Lane
 from pytest_laguna.card_process import CardProcess
-from pytest_laguna.diagnostic import Diagnostic
-from pytest_laguna.evidence import files
-from pytest_laguna.evidence.diagnostic import Diagnosis
+from pytest_laguna.engine_run import EngineRun
+from pytest_laguna.evidence import endpoint_reader, files, root
+from pytest_laguna.evidence.diagnostic import DIRECTORY, Diagnosis
+from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine.command import new_token
+from pytest_laguna.own_analysis import own_analysis, read_attempted
 from pytest_laguna.precondition import Gate
 from pytest_laguna.verdict import JSON, NotProvenError
 
@@ -34,6 +40,18 @@ NOT_IDLE = pytest.StashKey[str]()
 
 CLAUSE = pytest.StashKey[str]()
 """The clause that a test proves; in the item's stash."""
+
+
+class Crossover(NamedTuple):
+    """What the ``crossover`` fixture gives.
+
+    Attributes:
+        analysis: of the legs.
+        clauses: what speaks against each clause; None where nothing does.
+    """
+
+    analysis: EndpointAnalysis
+    clauses: Mapping[str, Finding | None]
 
 
 class Prove(Protocol):
@@ -107,7 +125,30 @@ def diagnosis(
 ) -> Diagnosis:
     """Carries the campaign's exact diagnostic out, once a session, and gives what its analysis found."""
     attempt = request.config.stash[ATTEMPT]
-    return Diagnostic(campaign, lane, cards, arm_runner, attempt).carry_out(request.config.rootpath)
+    directory = attempt.directory / root.EVIDENCE / DIRECTORY
+    engine = EngineRun(campaign, lane, cards, arm_runner, attempt, directory)
+    return diagnostic.carry_out(engine, request.config.rootpath)
+
+
+@pytest.fixture(scope="session")
+def crossover(
+    request: pytest.FixtureRequest, campaign: Campaign, lane: Lane, cards: LeasedCards, arm_runner: ArmRunner
+) -> Crossover:
+    """Carries the campaign's endpoint protocol out, once a session, and gives what its analysis found."""
+    attempt, gate = request.config.stash[ATTEMPT], request.config.stash[GATE]
+    directory = attempt.directory / root.EVIDENCE / endpoint_reader.DIRECTORY
+    engine = EngineRun(campaign, lane, cards, arm_runner, attempt, directory)
+    previous = attempt.previous
+    analysis = endpoint_crossover.carry_out(
+        engine,
+        gate.options.campaign,
+        request.config.rootpath,
+        authorised_by=None if previous is None else previous.receipt,
+    )
+    own = own_analysis(read_attempted(attempt.directory))
+    if own is None:
+        raise NotProvenError("the campaign's gate 3 has no analysis of its own")
+    return Crossover(analysis, own.clauses)
 
 
 @pytest.fixture

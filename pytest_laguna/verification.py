@@ -24,7 +24,8 @@ from pytest_laguna.evidence.schemas import (
     read_model,
     receipt_statement,
 )
-from pytest_laguna.raw_evidence import campaign_copy, judge_raw
+from pytest_laguna.own_analysis import campaign_copy
+from pytest_laguna.raw_evidence import judge_raw
 from pytest_laguna.verdict import JSON, NotProvenError, UnusableEvidenceError, Verdict
 
 _LEVELS = ("campaign", "lane", "gate1..3")

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gate 3 of the persistent KV-cache views: the endpoint crossover. One test a clause; the campaign names them.
+
+The legs run once, before the first clause is looked at: A1, B1, B2, A2, each a fresh server and one pass of the suite.
+Every clause is then what the analysis of the raw files says of it; ``laguna verify`` derives the same again from the
+same files, and the worse of the two counts. Where the lane decides by exactness, figures of time are reported.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_laguna.analysis.endpoint.clauses import CLAUSES
+from pytest_laguna.fixtures import Crossover, Prove
+from pytest_laguna.verdict import JSON, raise_verdict
+
+
+def show(prove: Prove, crossover: Crossover, clause: str, statement: str, **observed: JSON) -> None:
+    """Prove a clause by its rules, or raise what they found."""
+    finding = crossover.clauses[clause]
+    if finding is not None:
+        raise_verdict(*finding)
+    rules: dict[str, JSON] = {
+        found.rule: f"{found.verdict}{'' if found.decides else ', reported'} {found.reason}".rstrip()
+        for found in crossover.analysis.findings
+        if found.rule in CLAUSES.get(clause, ())
+    }
+    prove(f"{statement} ({crossover.analysis.label})", rules=rules, **observed)
+
+
+@pytest.mark.gate(3)
+@pytest.mark.clause("legs-fresh")
+def test_each_leg_is_one_pass_on_a_fresh_server(prove: Prove, crossover: Crossover) -> None:
+    """No warm-up, no retry, no other request; nothing is left of the server."""
+    show(prove, crossover, "legs-fresh", "every leg is one pass of the suite on a fresh server of ours")
+
+
+@pytest.mark.gate(3)
+@pytest.mark.clause("legs-in-order")
+def test_the_legs_run_in_the_frozen_order(prove: Prove, crossover: Crossover) -> None:
+    """A1, B1, phase 1, B2, A2; none is repeated, replaced or added."""
+    show(prove, crossover, "legs-in-order", "the legs ran in the frozen order, each once")
+
+
+@pytest.mark.gate(3)
+@pytest.mark.clause("identity-exact")
+def test_engine_and_models_are_those_of_gate_2(prove: Prove, crossover: Crossover) -> None:
+    """The content that the diagnostic proved, wherever it lies."""
+    show(
+        prove,
+        crossover,
+        "identity-exact",
+        "engine and models are those that gate 2 proved, unchanged through every leg",
+    )
+
+
+@pytest.mark.gate(3)
+@pytest.mark.clause("cards-idle")
+def test_the_cards_are_idle_before_and_after_every_leg(prove: Prove, crossover: Crossover) -> None:
+    """Over the campaign's interval."""
+    show(prove, crossover, "cards-idle", "the cards were idle before and after every leg")
+
+
+@pytest.mark.gate(3)
+@pytest.mark.clause("sole-treatment")
+def test_the_flag_is_the_sole_treatment(prove: Prove, crossover: Crossover) -> None:
+    """As told to the servers and as their ranks saw it."""
+    show(prove, crossover, "sole-treatment", "legs differ in the flag alone, and every rank runs what it selects")
+
+
+@pytest.mark.gate(3)
+@pytest.mark.clause("captures-proven")
+def test_every_rank_captured_the_derived_graphs_before_the_first_request(prove: Prove, crossover: Crossover) -> None:
+    """Silent loss of all graphs leaves the tokens right."""
+    show(prove, crossover, "captures-proven", "every rank had captured the derived graphs before the first request")
+
+
+@pytest.mark.gate(3)
+@pytest.mark.clause("cache-cold")
+def test_no_token_comes_from_a_cache(prove: Prove, crossover: Crossover) -> None:
+    """In the answers, in what was gathered, and in what is read again."""
+    show(prove, crossover, "cache-cold", "cached tokens are 0 in all three copies, and the cache counters agree")
+
+
+@pytest.mark.gate(3)
+@pytest.mark.clause("prompts-fresh")
+def test_every_prompt_is_asked_once_and_cold(prove: Prove, crossover: Crossover) -> None:
+    """No history, no n-gram, no reuse."""
+    show(prove, crossover, "prompts-fresh", "every prompt is unique and was asked once in each leg")
+
+
+@pytest.mark.gate(3)
+@pytest.mark.clause("counters-true")
+def test_the_counters_are_true(prove: Prove, crossover: Crossover) -> None:
+    """An identity that does not hold makes a leg unusable."""
+    show(prove, crossover, "counters-true", "the counters start at zero and add up with the rows")
+
+
+@pytest.mark.gate(3)
+@pytest.mark.clause("teacher-exact")
+def test_every_row_equals_the_canonical_teacher(prove: Prove, crossover: Crossover) -> None:
+    """13 of 13 a leg."""
+    show(
+        prove,
+        crossover,
+        "teacher-exact",
+        "every row equals the canonical q1 teacher's, token by token",
+        exactness=crossover.analysis.exactness.canonical(),
+    )
+
+
+@pytest.mark.gate(3)
+@pytest.mark.clause("cross-leg-exact")
+def test_the_legs_agree_row_by_row(prove: Prove, crossover: Crossover) -> None:
+    """39 of 39."""
+    show(prove, crossover, "cross-leg-exact", "every later leg equals the first, token by token")
+
+
+@pytest.mark.gate(3)
+@pytest.mark.clause("long-next")
+def test_the_row_after_a_whole_row_is_exact(prove: Prove, crossover: Crossover) -> None:
+    """State that outlives a row would show here."""
+    show(prove, crossover, "long-next", "the first row runs to its end and the next is exact")
+
+
+@pytest.mark.gate(3)
+@pytest.mark.clause("rollover")
+def test_the_rollover_row_is_exact(prove: Prove, crossover: Crossover) -> None:
+    """The prompt that crosses the cache's windows."""
+    show(prove, crossover, "rollover", "the one rollover row is exact")
+
+
+@pytest.mark.gate(3)
+@pytest.mark.clause("acceptance-drift")
+def test_acceptance_does_not_drift(prove: Prove, crossover: Crossover) -> None:
+    """An exact candidate accepts what the control accepts."""
+    show(prove, crossover, "acceptance-drift", "acceptance rates of adjacent legs differ by at most the bound")
+
+
+@pytest.mark.gate(3)
+@pytest.mark.clause("adjacent-pairs")
+def test_the_adjacent_pairs(prove: Prove, crossover: Crossover) -> None:
+    """B1 against A1 and B2 against A2, and never otherwise."""
+    show(
+        prove,
+        crossover,
+        "adjacent-pairs",
+        "the adjacent pairs were measured",
+        pairs=[pair.canonical() for pair in crossover.analysis.pairs],
+        legs=[leg.canonical() for leg in crossover.analysis.legs],
+    )
+
+
+@pytest.mark.gate(3)
+@pytest.mark.clause("control-health")
+def test_the_controls_are_healthy(prove: Prove, crossover: Crossover) -> None:
+    """A sick control makes any candidate look well."""
+    show(prove, crossover, "control-health", "the controls were compared with the record")
+
+
+@pytest.mark.gate(3)
+@pytest.mark.clause("promotion")
+def test_promotion(prove: Prove, crossover: Crossover) -> None:
+    """Only the lower candidate start, only strictly above the record."""
+    show(
+        prove,
+        crossover,
+        "promotion",
+        "promotion was weighed by the lower candidate start",
+        disposition=crossover.analysis.disposition.value,
+        published=crossover.analysis.published_verdict.value,
+        promotion=crossover.analysis.promotion.canonical() if crossover.analysis.promotion else None,
+        repetition=crossover.analysis.repetition.canonical() if crossover.analysis.repetition else None,
+    )

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries out the endpoint campaign: each leg a fresh server and one pass of the suite, in the frozen order.
+
+After the first adjacent pair phase 1 is judged. No leg is repeated, replaced or added; once a block's second candidate
+has run, its control runs too, whatever that gave.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from pytest_laguna.analysis.endpoint import analyse_endpoint
+from pytest_laguna.analysis.idle import judge_idle
+from pytest_laguna.campaign import SIZE_LIMIT
+from pytest_laguna.endpoint import sockets
+from pytest_laguna.endpoint.leg import LegBounds, LegPlace, ServerSurvivedError, run_leg
+from pytest_laguna.endpoint.server import ServerFailedError
+from pytest_laguna.endpoint.suite import SUITES, read_suite
+from pytest_laguna.engine.serving import ServedArm
+from pytest_laguna.engine_run import RUN_ERRORS, EngineRun, Models, write_failure
+from pytest_laguna.evidence import endpoint_reader as reader
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
+from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Teacher, planned_legs
+from pytest_laguna.evidence.engine_identity import ArmModels, ModelFiles
+from pytest_laguna.evidence.git import git
+from pytest_laguna.evidence.leg import LegName, LegRequest
+from pytest_laguna.identity import models
+from pytest_laguna.identity.source import IdentityError
+from pytest_laguna.protocol import Protocol, plan_endpoint, read_protocol
+from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
+
+_PHASE_1_LEGS = 2
+_LEG_ERRORS = (*RUN_ERRORS, ServerFailedError, ServerSurvivedError)
+
+
+def carry_out(engine: EngineRun, campaign_file: Path, project: Path, *, authorised_by: str | None) -> EndpointAnalysis:
+    """Run every leg and judge them.
+
+    Args:
+        engine: what the session holds; its directory does not exist yet.
+        campaign_file: which names the protocol, relative to itself.
+        project: that the campaign's relative paths start from.
+        authorised_by: digest of the receipt that opened the gate.
+
+    Raises:
+        FileExistsError: it has been carried out before.
+        NotProvenError: it could not begin: the protocol is not committed, or models, engine or cards are not there.
+        UnusableEvidenceError: protocol, suite or teacher cannot be used.
+    """
+    engine.directory.mkdir(mode=files.PRIVATE_DIRECTORY)
+    (engine.directory / reader.LEGS).mkdir(mode=files.PRIVATE_DIRECTORY)
+    protocol = _take_protocol(engine, campaign_file)
+    interpreter = engine.interpreter(project)
+    try:
+        with engine.models(interpreter) as pair:
+            return _run_all(engine, interpreter, pair, protocol, authorised_by)
+    except IdentityError as error:
+        raise NotProvenError(str(error)) from error
+
+
+def _run_all(
+    engine: EngineRun, interpreter: Path, pair: Models, protocol: Protocol, authorised_by: str | None
+) -> EndpointAnalysis:
+    engine.copy_configurations(pair)
+    plan = plan_endpoint(
+        engine.campaign,
+        engine.lane,
+        protocol,
+        ranks=len(engine.held.cards),
+        target_config=reader.read_config(engine.directory / reader.TARGET_CONFIG),
+        authorised_by=authorised_by,
+    )
+    engine.write(Path(reader.PLAN), plan)
+    frozen = models.freeze_models([pair.target, pair.draft])
+    before = engine.describe(interpreter)
+    legs = _Legs(engine, interpreter, plan, protocol, pair, frozen)
+    legs.carry_out()
+    identity = engine.identity(
+        before,
+        engine.look_again(interpreter),
+        frozen=frozen,
+        models_around=legs.models_around,
+        arm_directories={},
+        binaries=[],
+    )
+    engine.write(Path("identity.json"), identity)
+    analysis = legs.analyse()
+    engine.write(Path("analysis.json"), analysis)
+    return analysis
+
+
+def _take_protocol(engine: EngineRun, campaign_file: Path) -> Protocol:
+    """Read the protocol, which must be committed, and keep it with its suite and its teacher."""
+    named = engine.engine.protocol
+    if named is None:
+        message = f"lanes.{engine.lane}.engine names no protocol; gate 3 needs one: see docs/campaign.md"
+        raise NotProvenError(message)
+    path = campaign_file.parent / named
+    _require_committed(path)
+    protocol = read_protocol(path)
+    for kept, source in (
+        (reader.PROTOCOL, path),
+        (reader.SUITE, _beside_or_shipped(path, protocol.suite.file)),
+        (reader.TEACHER, _beside_or_shipped(path, protocol.teacher.file)),
+    ):
+        files.write_new(engine.directory / kept, files.read_bytes(source, limit=SIZE_LIMIT))
+    read_suite(engine.directory / reader.SUITE, protocol.suite.pin)
+    return protocol
+
+
+def _beside_or_shipped(protocol: Path, name: str) -> Path:
+    beside = protocol.parent / name
+    return beside if beside.exists() else SUITES / name
+
+
+def _require_committed(path: Path) -> None:
+    """A protocol that git does not hold as it lies there could be changed after the fact."""
+    if not path.is_file():
+        message = f"protocol {path}: there is none; write it when gate 2 has passed, and commit it"
+        raise NotProvenError(message)
+    committed = git(path.parent, "diff", "--exit-code", "--quiet", "HEAD", "--", path.name)
+    tracked = git(path.parent, "ls-files", "--error-unmatch", "--", path.name)
+    if any(answer is None or answer.returncode != 0 for answer in (committed, tracked)):
+        message = f"protocol {path}: not committed as it lies there; commit it before gate 3"
+        raise NotProvenError(message)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Legs:
+    """What runs.
+
+    Attributes:
+        engine: what the session holds.
+        interpreter: the engine's Python.
+        plan: what decides.
+        protocol: what else a leg needs.
+        pair: the models.
+        frozen: their files.
+        models_around: the looks at them around each leg.
+    """
+
+    engine: EngineRun
+    interpreter: Path
+    plan: EndpointPlan
+    protocol: Protocol
+    pair: Models
+    frozen: ModelFiles
+    models_around: dict[str, ArmModels] = dataclasses.field(default_factory=dict)
+
+    def carry_out(self) -> None:
+        """Every planned leg, up to a stop after phase 1 or to the first leg that leaves no record."""
+        failed = False
+        for sequence, (block, leg) in enumerate(planned_legs(self.engine.campaign.digest, self.plan.blocks), start=1):
+            if failed and not self._owes(block, leg):
+                continue
+            failed = not self._completed(sequence, block, leg) or failed
+            if sequence == _PHASE_1_LEGS and not failed:
+                phase_1 = self.analyse()
+                self.engine.write(Path(reader.PHASE_1), phase_1)
+                if phase_1.phase_1 is not None and phase_1.phase_1.stops:
+                    return
+
+    def _owes(self, block: int, leg: LegName) -> bool:
+        """Whether a leg runs though another failed: A2 once its block's B2 has been started."""
+        started = {path.name.partition("-")[2] for path in (self.engine.directory / reader.LEGS).iterdir()}
+        return leg == "A2" and "B2" in started and block == self.plan.blocks
+
+    def analyse(self) -> EndpointAnalysis:
+        """Judge the legs that exist."""
+        evidence = reader.read_legs(self.engine.directory)
+        return analyse_endpoint(self.plan, evidence.legs, teacher=self._teacher(), campaign=self.engine.campaign.digest)
+
+    def _teacher(self) -> Teacher:
+        return reader.read_teacher(self.engine.directory / reader.TEACHER)
+
+    def _completed(self, sequence: int, block: int, leg: LegName) -> bool:
+        """Run a leg; whether it left its record, or else the reason is written in its place."""
+        directory = reader.leg_directory(self.engine.directory, sequence, leg)
+        before = models.check_models(self.frozen)
+        try:
+            self._require_idle(sequence)
+            run_leg(self._request(sequence, block, leg), directory, self._place(sequence))
+        except _LEG_ERRORS as error:
+            write_failure(directory, error)
+            return False
+        finally:
+            self.models_around[directory.name] = ArmModels(before=before, after=models.check_models(self.frozen))
+        return True
+
+    def _require_idle(self, sequence: int) -> None:
+        path = reader.idle_file(self.engine.directory, sequence, "before")
+        self.engine.look_at_cards("before", self.engine.held.cards, path)
+
+    def _request(self, sequence: int, block: int, leg: LegName) -> LegRequest:
+        candidate = leg.startswith("B") and not self.plan.null
+        arm = Arm.GRAPH_CANDIDATE if candidate else Arm.GRAPH_CONTROL
+        diagnostic = self.engine.campaign.diagnostic
+        served = ServedArm(
+            arm=arm,
+            lane=self.engine.lane,
+            target=str(self.pair.target),
+            draft=str(self.pair.draft),
+            tensor_parallel_size=len(self.engine.held.cards),
+            collective_breaks=diagnostic is not None and diagnostic.collective_breaks,
+            max_model_tokens=self.protocol.server.max_model_tokens,
+        )
+        return LegRequest(
+            leg=leg,
+            block=block,
+            sequence=sequence,
+            arm=arm,
+            lane=self.engine.lane,
+            model=self.protocol.model,
+            suite=self.plan.suite,
+            engine_arguments=served.engine_arguments(),
+            variables=served.variables(),
+        )
+
+    def _place(self, sequence: int) -> LegPlace:
+        bounds = self.engine.start.bounds
+        return LegPlace(
+            interpreter=self.interpreter,
+            suite=self.engine.directory / reader.SUITE,
+            port=sockets.free_port(),
+            bounds=LegBounds(
+                deadline_seconds=bounds.deadline_seconds,
+                ready_seconds=self.protocol.server.ready_seconds,
+                row_seconds=self.protocol.server.row_seconds,
+            ),
+            start=self.engine.start.start,
+            idle_after=lambda: self._idle_after(sequence),
+        )
+
+    def _idle_after(self, sequence: int) -> bool | None:
+        """Whether the cards are idle again; None where they cannot be seen."""
+        held = self.engine.held
+        try:
+            record = held.take_idle("after", held.cards)
+        except (NotProvenError, UnusableEvidenceError):
+            return None
+        self.engine.write(reader.idle_file(self.engine.directory, sequence, "after"), record)
+        return judge_idle(record, held.idle)[0] is Verdict.PASS

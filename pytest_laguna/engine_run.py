@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine's side of a device gate: its interpreter, the pair that it loads, and the identity of both."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pytest_laguna.arm_runner import ArmRunner
+from pytest_laguna.attempt import Attempt
+from pytest_laguna.campaign import Campaign, Engine, GeneratedPair, Lane
+from pytest_laguna.engine import launch
+from pytest_laguna.evidence import diagnostic_reader as reader
+from pytest_laguna.evidence import files, root
+from pytest_laguna.evidence.engine_identity import (
+    ArmModels,
+    Binary,
+    DiagnosticIdentity,
+    EngineIdentity,
+    EngineState,
+    FrozenSources,
+    ModelFiles,
+)
+from pytest_laguna.evidence.schemas import Schema, parse_model
+from pytest_laguna.identity import engine
+from pytest_laguna.identity.source import IdentityError
+from pytest_laguna.leasing import LeasedCards
+from pytest_laguna.machine.cards import Card
+from pytest_laguna.machine.process import ProcessError
+from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError
+
+_CONFIG_LIMIT = 1024 * 1024
+_LOOK_SECONDS = 120.0
+"""How long the engine's interpreter may take to say what it is."""
+
+RUN_ERRORS = (
+    launch.ArmFailedError,
+    launch.ArmSurvivedError,
+    IdentityError,
+    NotProvenError,
+    OSError,
+    ProcessError,
+    UnusableEvidenceError,
+)
+"""Why a run left no record: it is written down, and ends what it is a part of."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Models:
+    """The pair that everything loads, and the text that the diagnostic's arms continue."""
+
+    target: Path
+    draft: Path
+    prompt: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineRun:
+    """What a device gate's session holds while its engine runs.
+
+    Attributes:
+        campaign: that runs.
+        lane: where.
+        held: the leased cards.
+        start: starts processes on them.
+        attempt: that it is for.
+        directory: below the attempt's evidence, made by the caller.
+    """
+
+    campaign: Campaign
+    lane: Lane
+    held: LeasedCards
+    start: ArmRunner
+    attempt: Attempt
+    directory: Path
+
+    @property
+    def engine(self) -> Engine:
+        """The campaign's engine on this lane.
+
+        Raises:
+            NotProvenError: it has none.
+        """
+        settings = self.campaign.lane_settings(self.lane).engine
+        if settings is None:
+            message = f"campaign {self.campaign.name} has no table lanes.{self.lane}.engine; there is nothing to run"
+            raise NotProvenError(message)
+        return settings
+
+    def interpreter(self, project: Path) -> Path:
+        """The engine's Python; a relative path starts from the project."""
+        named = self.engine.interpreter
+        return Path(sys.executable) if named is None else project / named
+
+    @contextlib.contextmanager
+    def models(self, interpreter: Path) -> Iterator[Models]:
+        """The pair, for as long as it is needed; what is generated is no evidence: what it is made from is hashed."""
+        model = self.engine.model
+        if not isinstance(model, GeneratedPair):
+            yield Models(Path(model.target), Path(model.draft), model.prompt)
+            return
+        directory = Path(tempfile.mkdtemp(prefix="laguna-models-"))
+        try:
+            pair = self.start.tiny_pair(
+                directory / "models",
+                interpreter=interpreter,
+                layers=model.layers,
+                tensor_parallel_size=len(self.held.cards),
+            )
+            yield Models(pair.target, pair.draft, pair.prompts[model.prompt])
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def copy_configurations(self, pair: Models) -> None:
+        """Keep what the models say of themselves."""
+        for name, folder in (("target-config.json", pair.target), ("draft-config.json", pair.draft)):
+            content = files.read_bytes(folder / "config.json", limit=_CONFIG_LIMIT)
+            files.write_new(self.directory / name, content)
+
+    def describe(self, interpreter: Path) -> EngineIdentity:
+        """Look at the engine, and hash what it consists of; raises as ``identity.engine.describe_engine``."""
+        place, package = self.directory / "engine-before", self.campaign.candidate.package
+        return engine.describe_engine(interpreter, package, place, deadline_seconds=_LOOK_SECONDS, run=self.start)
+
+    def look_again(self, interpreter: Path) -> EngineState | None:
+        """The later look; None, with the reason written down, where it cannot be taken."""
+        place, package = self.directory / "engine-after", self.campaign.candidate.package
+        try:
+            return engine.look_at_engine(interpreter, package, place, deadline_seconds=_LOOK_SECONDS, run=self.start)
+        except RUN_ERRORS as error:
+            write_failure(place, error)
+            return None
+
+    def identity(  # noqa: PLR0913 - each is a part of it
+        self,
+        before: EngineIdentity,
+        after: EngineState | None,
+        *,
+        frozen: ModelFiles,
+        models_around: Mapping[str, ArmModels],
+        arm_directories: Mapping[str, str],
+        binaries: Sequence[Binary],
+    ) -> DiagnosticIdentity:
+        """Everything about what ran, with the digests that the attempt is bound to."""
+        record = files.read_canonical_json(self.attempt.directory / root.IDENTITY)
+        sources = {name: record[name] for name in FrozenSources.model_fields} if isinstance(record, dict) else None
+        return DiagnosticIdentity(
+            attempt=self.attempt.identity,
+            frozen=parse_model(sources, FrozenSources, root.IDENTITY),
+            candidate=self.campaign.candidate.package,
+            engine=before,
+            engine_after=after,
+            models=frozen,
+            models_around=dict(models_around),
+            arm_directories=dict(arm_directories),
+            binaries=list(binaries),
+        )
+
+    def look_at_cards(self, phase: Literal["before", "after"], cards: Sequence[Card], path: Path) -> None:
+        """Take the campaign's looks at cards and record them; ``LeasedCards.take_idle`` says what is raised."""
+        self.write(path, self.held.take_idle(phase, cards))
+
+    def write(self, path: Path, record: Schema) -> None:
+        """Write a record; a relative path starts from ``directory``."""
+        files.write_new(self.directory / path, files.canonical_json(record.canonical()))
+
+
+def write_failure(directory: Path, error: Exception) -> None:
+    """Say in a run's directory why it left no record."""
+    directory.mkdir(mode=files.PRIVATE_DIRECTORY, exist_ok=True)
+    reason = " ".join(str(error).split()) or type(error).__name__
+    files.write_new(directory / reader.FAILURE, files.canonical_json({"reason": reason}))

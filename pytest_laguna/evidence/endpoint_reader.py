@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where gate 3's evidence lies, and its reader.
+
+protocol.toml  suite.json  teacher.json  target-config.json  draft-config.json  identity.json
+plan.json  phase1-analysis.json  analysis.json  idle-<sequence>-{before,after}.json
+legs/<sequence>-<leg>/leg.json, and what else the leg leaves; in place of it failure.json: ``{"reason": <one line>}``
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Teacher
+from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
+from pytest_laguna.evidence.foreign_json import parse_foreign_json
+from pytest_laguna.evidence.leg import LegEnd, LegName, LegRecord
+from pytest_laguna.evidence.schemas import Schema, parse_model, read_model
+from pytest_laguna.verdict import JSON, UnusableEvidenceError
+
+DIRECTORY = "endpoint"
+"""Below the attempt's ``evidence``."""
+LEGS = "legs"
+PROTOCOL, SUITE, TEACHER, PLAN = "protocol.toml", "suite.json", "teacher.json", "plan.json"
+PHASE_1 = "phase1-analysis.json"
+TARGET_CONFIG = "target-config.json"
+
+Phase: TypeAlias = Literal["before", "after"]
+PHASES: tuple[Phase, ...] = ("before", "after")
+
+_LEG_NAME = re.compile(r"[0-9]{2}-(A1|B1|B2|A2)")
+_SIZE_LIMIT = 64 * 1024 * 1024
+
+
+class _Failure(Schema):
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EndedLeg:
+    """A leg that left no record.
+
+    Attributes:
+        reason: why, in one line.
+        end: how its server ended; None when none was started.
+    """
+
+    reason: str
+    end: LegEnd | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EndpointEvidence:
+    """What the legs left.
+
+    Attributes:
+        legs: in the order of their numbers.
+        ended: by directory, those that left no record.
+    """
+
+    legs: list[LegRecord]
+    ended: Mapping[str, EndedLeg]
+
+
+def leg_directory(directory: Path, sequence: int, leg: LegName) -> Path:
+    """Where a leg's evidence lies; ``directory`` is the endpoint's."""
+    return directory / LEGS / leg_name(sequence, leg)
+
+
+def leg_name(sequence: int, leg: LegName) -> str:
+    """The name of a leg's directory."""
+    return f"{sequence:02d}-{leg}"
+
+
+def idle_file(directory: Path, sequence: int, phase: Phase) -> Path:
+    """The looks at the cards around a leg."""
+    return directory / f"idle-{sequence:02d}-{phase}.json"
+
+
+def read_config(path: Path) -> Mapping[str, JSON]:
+    """Read a model's configuration file, as its maker wrote it; raises UnusableEvidenceError."""
+    value = files.parse_json(files.read_bytes(path, limit=_SIZE_LIMIT), path.name)
+    if not isinstance(value, dict):
+        message = f"{path.name}: not an object; expected a model's configuration"
+        raise UnusableEvidenceError(message)
+    return value
+
+
+def read_legs(directory: Path) -> EndpointEvidence:
+    """Read every leg.
+
+    Args:
+        directory: the endpoint's.
+
+    Raises:
+        UnusableEvidenceError: a file is not what its name says, or something is there that no leg leaves.
+    """
+    legs: list[LegRecord] = []
+    ended: dict[str, EndedLeg] = {}
+    for place in sorted((directory / LEGS).iterdir()) if (directory / LEGS).is_dir() else []:
+        if not _LEG_NAME.fullmatch(place.name):
+            message = f"{LEGS}/{place.name}: not a leg's directory"
+            raise UnusableEvidenceError(message)
+        failure, record = place / "failure.json", place / "leg.json"
+        if failure.exists() == record.exists():
+            seen = "both" if record.exists() else "neither"
+            message = f"{LEGS}/{place.name}: {seen} of leg.json and failure.json; expected one of them"
+            raise UnusableEvidenceError(message)
+        if record.exists():
+            legs.append(read_model(record, LegRecord))
+        else:
+            end = place / "end.json"
+            ended[place.name] = EndedLeg(
+                reason=read_model(failure, _Failure).reason, end=read_model(end, LegEnd) if end.exists() else None
+            )
+    return EndpointEvidence(legs, ended)
+
+
+def read_plan(directory: Path) -> EndpointPlan:
+    """Read what was expected before the first leg; raises UnusableEvidenceError."""
+    return read_model(directory / PLAN, EndpointPlan)
+
+
+def read_identity(directory: Path) -> DiagnosticIdentity:
+    """Read what ran; raises UnusableEvidenceError."""
+    return read_model(directory / "identity.json", DiagnosticIdentity)
+
+
+def read_teacher(path: Path) -> Teacher:
+    """Read the canonical answers, as their maker wrote them; raises UnusableEvidenceError."""
+    content = files.read_bytes(path, limit=_SIZE_LIMIT)
+    return parse_model(parse_foreign_json(content.decode("utf-8", "replace"), path.name), Teacher, path.name)

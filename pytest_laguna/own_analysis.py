@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The analysis that a device gate has beside its journal, derived again from the raw files of an attempt."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+from pytest_laguna.analysis.diagnostic import clause_verdict, diagnose
+from pytest_laguna.analysis.endpoint import analyse_endpoint
+from pytest_laguna.analysis.endpoint.clauses import CLAUSES as ENDPOINT_CLAUSES
+from pytest_laguna.analysis.endpoint.clauses import judge_clauses
+from pytest_laguna.analysis.endpoint.identity import judge_identity
+from pytest_laguna.analysis.findings import Finding, decide
+from pytest_laguna.analysis.idle import judge_idle
+from pytest_laguna.analysis.process import judge_cleanliness
+from pytest_laguna.campaign import SIZE_LIMIT, Campaign, CampaignError, parse_campaign
+from pytest_laguna.evidence import diagnostic_reader, files, root
+from pytest_laguna.evidence import endpoint_reader as reader
+from pytest_laguna.evidence.diagnostic import DIRECTORY, Comparison, Diagnosis
+from pytest_laguna.evidence.diagnostic_evidence import present
+from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
+from pytest_laguna.evidence.endpoint_reader import EndedLeg, EndpointEvidence
+from pytest_laguna.evidence.files import printable
+from pytest_laguna.evidence.idle import IdleRecord
+from pytest_laguna.evidence.leased_cards import LeaseStart
+from pytest_laguna.evidence.machine import read_machine
+from pytest_laguna.evidence.schemas import AttemptStart, read_model
+from pytest_laguna.planning import plan_diagnostic
+from pytest_laguna.protocol import parse_protocol, plan_endpoint
+from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict, worst
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OwnAnalysis:
+    """What it gives.
+
+    Attributes:
+        content: the bytes of its file.
+        clauses: what speaks against each clause; a clause that nothing speaks against has None.
+        unexercised: clause, rule and why of each rule that is reported only, or cannot be exercised here.
+        text: for people.
+    """
+
+    content: bytes
+    clauses: Mapping[str, Finding | None]
+    unexercised: list[tuple[str, str, str]]
+    text: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of its clauses."""
+        against = [finding[0] for finding in self.clauses.values() if finding is not None]
+        return worst(against) if against else Verdict.PASS
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attempted:
+    """An attempt under analysis."""
+
+    directory: Path
+    start: AttemptStart
+    campaign: Campaign
+    lease: LeaseStart | None
+
+    @property
+    def cards(self) -> list[str]:
+        """Identities of the leased cards.
+
+        Raises:
+            NotProvenError: no lease is recorded.
+        """
+        if self.lease is None:
+            raise NotProvenError("no lease is recorded; nothing can have run on its cards")
+        return [card.identity for card in self.lease.cards]
+
+
+def read_attempted(directory: Path) -> Attempted:
+    """Read what every analysis starts from.
+
+    Raises:
+        UnusableEvidenceError: one of its files cannot be used.
+    """
+    start = read_model(directory / root.ATTEMPT, AttemptStart)
+    lease = read_machine(directory / root.EVIDENCE).lease if start.gate > 1 else None
+    return Attempted(directory, start, campaign_copy(directory), lease)
+
+
+def own_analysis(attempted: Attempted) -> OwnAnalysis | None:
+    """Derive a gate's own analysis again, and hold it against the one that was written.
+
+    Returns:
+        None where the gate has none.
+
+    Raises:
+        NotProvenError: it was not carried out to its end, or what it needs is missing.
+        UnusableEvidenceError: something cannot be used, or what was written does not follow from the raw files.
+    """
+    kind = _kind(attempted)
+    if kind is None:
+        return None
+    place, derive = kind
+    path = attempted.directory / root.EVIDENCE / place / root.ANALYSIS
+    name = f"{root.EVIDENCE}/{place}/{root.ANALYSIS}"
+    if not path.exists():
+        message = f"{name}: missing; it was not carried out to its end"
+        raise NotProvenError(message)
+    derived = derive(attempted)
+    if files.read_bytes(path, limit=len(derived.content) + 1) != derived.content:
+        message = f"{name}: does not follow from the files beside it"
+        raise UnusableEvidenceError(message)
+    return derived
+
+
+_Derive: TypeAlias = Callable[[Attempted], OwnAnalysis]
+
+
+def _kind(attempted: Attempted) -> tuple[str, _Derive] | None:
+    gate, campaign = attempted.start.gate, attempted.campaign
+    if gate == 2 and campaign.diagnostic is not None:  # noqa: PLR2004 - the diagnostic is gate 2's
+        return DIRECTORY, derive_diagnosis
+    engine = campaign.lane_settings(attempted.start.lane).engine if gate == 3 else None  # noqa: PLR2004 - likewise
+    if engine is not None and engine.protocol is not None:
+        return reader.DIRECTORY, derive_endpoint
+    return None
+
+
+def derive_diagnosis(attempted: Attempted) -> OwnAnalysis:
+    """Judge the exact diagnostic's files; raises as ``own_analysis``."""
+    place = attempted.directory / root.EVIDENCE / DIRECTORY
+    evidence, plan = diagnostic_reader.read_diagnostic(place), diagnostic_reader.read_plan(place)
+    config = present(evidence.target_config)
+    if plan != plan_diagnostic(attempted.campaign, attempted.start.lane, attempted.cards, config):
+        raise UnusableEvidenceError("plan.json: not what the campaign, the lease and the target's configuration give")
+    diagnosis = diagnose(plan, evidence)
+    clauses = {clause: clause_finding(diagnosis, clause) for clause in diagnosis.clauses}
+    return OwnAnalysis(
+        content=files.canonical_json(diagnosis.canonical()),
+        clauses=clauses,
+        unexercised=[
+            (clause, rule, result.reason)
+            for clause, rules in diagnosis.clauses.items()
+            for rule, result in rules.items()
+            if result.verdict is None
+        ],
+        text=_text([diagnosis.notice], clauses, _diagnosis_lines(diagnosis)),
+    )
+
+
+def clause_finding(diagnosis: Diagnosis, clause: str) -> Finding | None:
+    """What speaks against a clause of the diagnostic; None when nothing does."""
+    verdict, reason = clause_verdict(diagnosis.clauses[clause])
+    return None if verdict is Verdict.PASS else (verdict, reason)
+
+
+def derive_endpoint(attempted: Attempted) -> OwnAnalysis:
+    """Judge the endpoint campaign's files; raises as ``own_analysis``."""
+    place = attempted.directory / root.EVIDENCE / reader.DIRECTORY
+    protocol = parse_protocol(files.read_bytes(place / reader.PROTOCOL, limit=SIZE_LIMIT), reader.PROTOCOL)
+    plan, previous = reader.read_plan(place), attempted.start.previous
+    expected = plan_endpoint(
+        attempted.campaign,
+        attempted.start.lane,
+        protocol,
+        ranks=len(attempted.cards),
+        target_config=reader.read_config(place / reader.TARGET_CONFIG),
+        authorised_by=previous.receipt if previous else None,
+    )
+    if plan != expected:
+        raise UnusableEvidenceError("plan.json: not what campaign, protocol, lease and configuration give")
+    evidence = reader.read_legs(place)
+    teacher = reader.read_teacher(place / reader.TEACHER)
+    analysis = analyse_endpoint(plan, evidence.legs, teacher=teacher, campaign=attempted.campaign.digest)
+    ended = {leg: _ended(one) for leg, one in evidence.ended.items()}
+    clauses: dict[str, Finding | None] = {
+        "identity-exact": _endpoint_identity(attempted, place, evidence),
+        "cards-idle": _endpoint_idle(attempted, place, evidence),
+        **dict.fromkeys(ENDPOINT_CLAUSES),
+        **judge_clauses(analysis, ended),
+    }
+    return OwnAnalysis(
+        content=files.canonical_json(analysis.canonical()),
+        clauses=clauses,
+        unexercised=[*_unexercised(analysis)],
+        text=_text([f"{analysis.label}: {analysis.disposition}"], clauses, _endpoint_lines(analysis)),
+    )
+
+
+def _ended(leg: EndedLeg) -> Finding:
+    """A leg without a record is VOID, unless its server left something running."""
+    if leg.end is not None and leg.end.process is not None:
+        verdict, reason = judge_cleanliness(leg.end.process)
+        if verdict is not Verdict.PASS:
+            return verdict, reason
+    return Verdict.VOID, leg.reason
+
+
+def _endpoint_identity(attempted: Attempted, place: Path, evidence: EndpointEvidence) -> Finding | None:
+    previous = attempted.start.previous
+    proven = None
+    if previous is not None:
+        gate = attempted.directory.parent.with_name(f"gate{previous.gate}")
+        path = root.attempt_directory(gate, previous.attempt) / root.EVIDENCE / DIRECTORY
+        proven = reader.read_identity(path) if path.is_dir() else None
+    names = [reader.leg_name(leg.request.sequence, leg.request.leg) for leg in evidence.legs]
+    validator = attempted.campaign.candidate.validator
+    return _against(judge_identity(reader.read_identity(place), [*names, *evidence.ended], proven, validator))
+
+
+def _endpoint_idle(attempted: Attempted, place: Path, evidence: EndpointEvidence) -> Finding | None:
+    """The cards before and after every leg that left a record."""
+    requirement = attempted.campaign.lane_settings(attempted.start.lane).idle
+    found: dict[str, Finding | None] = {}
+    for leg in evidence.legs:
+        for phase in reader.PHASES:
+            path = reader.idle_file(place, leg.request.sequence, phase)
+            if not path.exists():
+                found[path.name] = (Verdict.NOT_PROVEN, "there is none")
+                continue
+            record = read_model(path, IdleRecord)
+            if (record.phase, record.cards) != (phase, attempted.cards):
+                found[path.name] = (Verdict.VOID, f"looks at {record.cards} {record.phase}; expected the leased cards")
+            elif (finding := judge_idle(record, requirement))[0] is not Verdict.PASS:
+                found[path.name] = finding
+    return _against(found) if evidence.legs else (Verdict.NOT_PROVEN, "no leg left a record")
+
+
+def _against(found: Mapping[str, Finding | None]) -> Finding | None:
+    verdict, reason = decide(found, "")
+    return None if verdict is Verdict.PASS else (verdict, reason)
+
+
+def _unexercised(analysis: EndpointAnalysis) -> Iterator[tuple[str, str, str]]:
+    clause_of = {rule: clause for clause, rules in ENDPOINT_CLAUSES.items() for rule in rules}
+    for rule in analysis.not_asked:
+        yield clause_of[rule], rule, "not applicable: the plan does without it, or what it looks at is not there"
+    for finding in analysis.findings:
+        if not finding.decides:
+            told = f"{finding.verdict} {finding.where}: {finding.reason}" if finding.reason else finding.verdict
+            yield clause_of[finding.rule], finding.rule, f"reported: {told}"
+
+
+def _text(head: list[str], clauses: Mapping[str, Finding | None], figures: Iterator[str]) -> str:
+    lines = list(head)
+    for clause, finding in clauses.items():
+        verdict, reason = finding or (Verdict.PASS, "")
+        lines.append(f"{clause:<20} {verdict} {reason}".rstrip())
+    return "".join(f"{printable(line)}\n" for line in [*lines, *figures])
+
+
+def _diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    """The timing gates with what they could have shown, in milliseconds."""
+    for name, gate in (diagnosis.timing or {}).items():
+        yield _timing_line(name, gate)
+    if diagnosis.published is not None:
+        yield f"published rules: {diagnosis.published}; {diagnosis.decides} decides on this lane"
+
+
+def _timing_line(name: str, gate: Comparison) -> str:
+    figures = f"control {_milliseconds(gate.control)}, candidate {_milliseconds(gate.candidate)}"
+    saving = f"saving {_milliseconds(gate.saving)}"
+    if gate.interval is not None:
+        low, high = (_milliseconds(end) for end in gate.interval)
+        saving += f" (95 %: {low} to {high})"
+    if gate.detectable is not None:
+        saving += f", detectable {_milliseconds(gate.detectable)}"
+    return f"{name:<28} {figures}, {saving} ms: {'passed' if gate.passed else 'not passed'}"
+
+
+def _milliseconds(nanoseconds: float) -> str:
+    return f"{nanoseconds / 1e6:.6f}"
+
+
+def _endpoint_lines(analysis: EndpointAnalysis) -> Iterator[str]:
+    """Rates in tokens/s, legacy; changes in per cent."""
+    for leg in analysis.legs:
+        yield (
+            f"block {leg.block} {leg.leg}: headline {leg.headline:.6f} (conventional {leg.headline_conventional:.6f}),"
+            f" acceptance {leg.acceptance_rate:.6f}, target cycle {leg.target_cycle_ms:.4f} ms"
+        )
+    for pair in analysis.pairs:
+        yield (
+            f"block {pair.block} {pair.candidate} against {pair.control}:"
+            f" headline {pair.headline_change_percent:+.4f} %, rows won {pair.rows_won} of {pair.rows},"
+            f" median row {pair.median_row_change_percent:+.4f} %,"
+            f" cycle saving {pair.cycle_saving_ms:.4f} ms"
+        )
+    several = analysis.repetition
+    if several is not None:
+        power = "unknown" if several.power is None else f"{several.power:.3f}"
+        yield (
+            f"{len(several.blocks)} blocks: gain {several.gain_percent:+.4f} %"
+            f" ({several.low_percent:+.4f} % to {several.high_percent:+.4f} %), {several.conclusion},"
+            f" power for the frozen effect {power}"
+        )
+    if analysis.promotion is not None:
+        yield f"lower candidate start {analysis.promotion.value}, record {analysis.promotion.record}"
+    yield f"published rules: {analysis.published_verdict}; {analysis.decides} decides on this lane"
+
+
+def campaign_copy(directory: Path) -> Campaign:
+    """The campaign file in an attempt's evidence.
+
+    Raises:
+        UnusableEvidenceError: it is not a campaign.
+    """
+    content = files.read_bytes(directory / root.CAMPAIGN, limit=SIZE_LIMIT)
+    try:
+        return parse_campaign(content, root.CAMPAIGN)
+    except CampaignError as error:
+        raise UnusableEvidenceError(str(error)) from error

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The endpoint protocol: what gate 3 measures and what decides there, in a file of its own.
+
+It is written when gate 2 has passed, and committed before gate 3 runs. Where timing decides it names the receipt that
+authorised it, which nobody can know before.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pydantic
+
+from pytest_laguna.analysis.topology import expected_topology
+from pytest_laguna.campaign import SIZE_LIMIT, Campaign, Name, Seconds, Sha256
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.endpoint_campaign import (
+    EndpointPlan,
+    EndpointThresholds,
+    Repetition,
+    Selector,
+    Topology,
+)
+from pytest_laguna.evidence.leg import SuitePin
+from pytest_laguna.verdict import JSON, UnusableEvidenceError
+
+_Count = Annotated[int, pydantic.Field(ge=1)]
+_File = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*\.json$")]
+
+
+class _Model(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class SuiteFile(_Model):
+    """The prompts, and what must be found in their file.
+
+    Attributes:
+        file: beside the protocol, or one of the shipped suites.
+        pin: see ``SuitePin``.
+    """
+
+    file: _File
+    pin: SuitePin
+
+
+class TeacherFile(_Model):
+    """The canonical q1 answers.
+
+    Attributes:
+        file: as the suite's.
+        sha256: digest of its canonical form.
+    """
+
+    file: _File
+    sha256: Sha256
+
+
+class ServerBounds(_Model):
+    """What a leg's server is given.
+
+    Attributes:
+        max_model_tokens: prompt and answer together, for the longest row.
+        ready_seconds: from its start until it answers.
+        row_seconds: one row.
+    """
+
+    max_model_tokens: _Count
+    ready_seconds: Seconds
+    row_seconds: Seconds
+
+
+class Protocol(_Model):
+    """A protocol file's content.
+
+    Attributes:
+        campaign: whose gate 3 it is.
+        authorised_by: digest of the receipt of gate 2 that it was written after; needed where timing decides.
+        model: the id under which the server must answer.
+        null: whether every leg is a control.
+        repetition: None for one block.
+    """
+
+    protocol_schema: Annotated[Literal["pytest-laguna-endpoint-protocol-v1"], pydantic.Field(alias="schema")]
+    campaign: Name
+    authorised_by: Sha256 | None = None
+    model: Name
+    null: bool
+    suite: SuiteFile
+    teacher: TeacherFile
+    server: ServerBounds
+    thresholds: EndpointThresholds
+    repetition: Repetition | None = None
+
+
+def parse_protocol(content: bytes, name: str) -> Protocol:
+    """Read a protocol from TOML.
+
+    Raises:
+        UnusableEvidenceError: not UTF-8, not TOML, or an unknown, missing or mistyped key; the first is named.
+    """
+    try:
+        return Protocol.model_validate(tomllib.loads(content.decode("utf-8")))
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "protocol"
+        message = f"{name}: {where}: {first['msg']}"
+        raise UnusableEvidenceError(message) from error
+    except (ValueError, RecursionError) as error:
+        message = f"{name}: {' '.join(str(error).split())}"
+        raise UnusableEvidenceError(message) from error
+
+
+def read_protocol(path: Path) -> Protocol:
+    """Read a protocol file; raises as ``parse_protocol``, and where it cannot be read."""
+    return parse_protocol(files.read_bytes(path, limit=SIZE_LIMIT), path.name)
+
+
+def plan_endpoint(  # noqa: PLR0913 - each is a fact of its own
+    campaign: Campaign,
+    lane: str,
+    protocol: Protocol,
+    *,
+    ranks: int,
+    target_config: Mapping[str, JSON],
+    authorised_by: str | None,
+) -> EndpointPlan:
+    """The plan of gate 3.
+
+    Args:
+        campaign: whose gate it is.
+        lane: where it runs.
+        protocol: its protocol.
+        ranks: leased cards.
+        target_config: the target's ``config.json``.
+        authorised_by: digest of the receipt that opened the gate.
+
+    Raises:
+        UnusableEvidenceError: the protocol is another campaign's, or where timing decides it was not written after the
+            pass that opened the gate; or the campaign has no engine on the lane; or the configuration is not one whose
+            graph is known.
+    """
+    engine = campaign.lane_settings(lane).engine
+    if engine is None or protocol.campaign != campaign.name:
+        message = f"protocol of campaign {protocol.campaign}: expected {campaign.name}'s, with an engine on {lane}"
+        raise UnusableEvidenceError(message)
+    if engine.decides != "exactness" and protocol.authorised_by != authorised_by:
+        message = (
+            f"protocol: authorised_by is {protocol.authorised_by}; expected {authorised_by}, the receipt of gate 2's"
+            " pass: where timing decides it is written after that"
+        )
+        raise UnusableEvidenceError(message)
+    candidate, diagnostic = campaign.candidate, campaign.diagnostic
+    breaks = diagnostic is not None and diagnostic.collective_breaks
+    topology = expected_topology(target_config, ranks, collective_breaks=breaks)
+    return EndpointPlan(
+        suite=protocol.suite.pin,
+        teacher_sha256=protocol.teacher.sha256,
+        selector=Selector(flag=candidate.flag, control=candidate.control, treatment=candidate.treatment),
+        topology=Topology(ranks=ranks, graphs=topology.graphs, breaks=topology.breaks),
+        decides=engine.decides,
+        null=protocol.null,
+        thresholds=protocol.thresholds,
+        repetition=protocol.repetition,
+    )

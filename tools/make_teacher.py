@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a canonical teacher: what the q1 arm of a campaign's engine answers to a suite, on one rank of the cpu lane.
+
+    python tools/make_teacher.py CAMPAIGN SUITE.json TEACHER.json
+
+A server without speculation passes the suite once, as a leg does. The teacher is frozen by its digest in the endpoint
+protocol; it must be made before the campaign, by the same models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from pytest_laguna.arm_runner import ArmRunner
+from pytest_laguna.campaign import GeneratedPair, read_campaign
+from pytest_laguna.endpoint import sockets
+from pytest_laguna.endpoint.leg import LegBounds, LegPlace, run_leg
+from pytest_laguna.endpoint.suite import pin_suite
+from pytest_laguna.engine.serving import ServedArm
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.evidence.endpoint_campaign import Teacher, TeacherRow
+from pytest_laguna.evidence.leg import LegRecord, LegRequest
+from pytest_laguna.machine.command import new_token
+
+MODEL_TOKENS = 1024
+SECONDS = 600.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the server and write the teacher; prints its digest."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("campaign", type=Path)
+    parser.add_argument("suite", type=Path)
+    parser.add_argument("teacher", type=Path)
+    chosen = parser.parse_args(arguments)
+    campaign = read_campaign(chosen.campaign)
+    settings = campaign.lane_settings("cpu")
+    if settings.engine is None or not isinstance(settings.engine.model, GeneratedPair):
+        parser.error("expected a campaign with a generated pair on the cpu lane")
+    runner = ArmRunner(new_token(), {}, frozenset(), settings.bounds)
+    with tempfile.TemporaryDirectory(prefix="laguna-teacher-") as place:
+        record = _ask(runner, settings.engine.model.layers, chosen.suite.resolve(), Path(place))
+        source = files.sha256_file(Path(place) / "leg" / "leg.json")
+    teacher = Teacher(
+        source_sha256=source,
+        rows=[
+            TeacherRow(
+                prompt_index=row.index,
+                prompt_id=row.prompt_id,
+                prompt_sha256=row.prompt_sha256,
+                token_ids=row.token_ids,
+            )
+            for row in record.rows
+        ],
+    )
+    files.write_new(chosen.teacher, files.canonical_json(teacher.canonical()))
+    for row in record.rows:
+        print(f"{row.prompt_id}: {row.usage.prompt_tokens} + {row.usage.completion_tokens}, {row.finish_reason}")
+    print(teacher.digest)
+    return 0
+
+
+def _ask(runner: ArmRunner, layers: int, suite: Path, place: Path) -> LegRecord:
+    pair = runner.tiny_pair(place / "models", interpreter=Path(sys.executable), layers=layers)
+    served = ServedArm(
+        arm=Arm.Q1,
+        lane="cpu",
+        target=str(pair.target),
+        draft=None,
+        tensor_parallel_size=1,
+        collective_breaks=False,
+        max_model_tokens=MODEL_TOKENS,
+    )
+    request = LegRequest(
+        leg="A1",
+        block=1,
+        sequence=1,
+        arm=Arm.Q1,
+        lane="cpu",
+        model="tiny-laguna",
+        suite=pin_suite(suite),
+        engine_arguments=served.engine_arguments(),
+        variables=served.variables(),
+    )
+    bounds = LegBounds(deadline_seconds=SECONDS, ready_seconds=SECONDS, row_seconds=SECONDS)
+    where = LegPlace(
+        interpreter=Path(sys.executable),
+        suite=suite,
+        port=sockets.free_port(),
+        bounds=bounds,
+        start=runner.start,
+        idle_after=lambda: None,
+    )
+    return run_leg(request, place / "leg", where)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,9 +7,11 @@ Runs under vLLM 0.26.0, 0.32.0 and 0.33.0 (``test_parity_other_vllm.py``): class
 from __future__ import annotations
 
 import hashlib
+import importlib
 import sys
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -200,3 +202,19 @@ def test_a_lane_whose_kernels_are_not_loaded_is_an_error() -> None:
 def test_what_serves_a_lane_is_what_the_rules_expect(lane: Any) -> None:
     name, fallbacks = attention_layers._SERVING[lane]
     assert (name, tuple(f"{name}.{each}" for each in fallbacks)) == (KERNELS[lane].served_by, KERNELS[lane].forbidden)
+
+
+def test_compiled_modules_are_found_beside_the_one_they_serve() -> None:
+    """The candidate's own extension stands for a kernel's: a compiled file in the directory of a Python module."""
+    package, compiled = (importlib.import_module(name) for name in ("laguna_kv", "laguna_kv._contract"))
+    [found] = [each for each in parity_packet._compiled_beside(package) if each is compiled]
+    extension = parity_packet._loaded(found)
+    assert extension.module == "laguna_kv._contract"
+    assert extension.sha256 == hashlib.sha256(Path(extension.file).read_bytes()).hexdigest()
+    assert parity_packet._compiled_beside(parity_packet) == []
+
+
+def test_a_functions_origin_is_the_file_that_defines_it() -> None:
+    origin = parity_packet._origin(UPDATE, geometry)
+    assert (origin.module, origin.qualified_name) == ("pytest_laguna.engine.kernel_watch", "geometry")
+    assert origin.sha256 == hashlib.sha256(Path(origin.file).read_bytes()).hexdigest()

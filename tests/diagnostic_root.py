@@ -32,6 +32,7 @@ LAYERS = 48
 TARGET_CONFIG: dict[str, JSON] = {"architectures": ["LagunaForCausalLM"], "num_hidden_layers": LAYERS}
 TOPOLOGY = expected_topology(TARGET_CONFIG, len(CARDS), collective_breaks=True)
 SAMPLES = 5
+LEASE = "0" * 32
 DESCRIPTOR = "BatchDescriptor(num_tokens=8, num_reqs=None, uniform=False, has_lora=False, num_active_loras=0)"
 
 Tree = dict[str, Any]
@@ -184,7 +185,7 @@ def idle(phase: str, cards: list[str]) -> dict[str, Any]:
         "schema": "pytest-laguna-idle-v1",
         "phase": phase,
         "lane": "cpu",
-        "token": "0" * 32,
+        "token": LEASE,
         "cards": cards,
         "settling": [{"seconds": 0.0, "used_bytes": [0] * len(cards)}],
         "snapshots": [
@@ -227,6 +228,7 @@ def packet(position: int, card: str) -> dict[str, Any]:
     record: dict[str, Any] = json.loads((DATA / "parity-packets" / "cpu.json").read_bytes())
     record["request"]["rank"] = position
     record["platform"]["card"] = card
+    record["environment"]["LAGUNA_LEASE"] = LEASE
     record["process"] = {"pid": 3000 + position, "start_ticks": 50_000 + position}
     record["mapped"] = identity_rules._good()["packets"]["0"]
     for case in record["cases"]:
@@ -248,7 +250,7 @@ def record_of(arm: Arm, number: int, ranks: int, samples: int) -> dict[str, Any]
     }
     record["acceptance"] = record["acceptance"] if arm.speculates else None
     record["generation_seconds"] = 21.0 - number
-    record["environment"] |= {"HOME": f"/attempt/{arm}/home"}
+    record["environment"] |= {"HOME": f"/attempt/{arm}/home", "LAGUNA_LEASE": LEASE}
     (only,) = record["ranks"]
     if not arm.speculates:
         only["candidate"]["draft_layers"] = []

@@ -78,8 +78,24 @@ def samples_complete(case: Case) -> RuleFinding:
     return None
 
 
-def one_descriptor(case: Case) -> RuleFinding:
-    """Rule ``one-descriptor``: all ranks of both arms replayed the same batch: profiles of two graphs do not mix."""
+def captured_batch(case: Case) -> RuleFinding:
+    """Rule ``captured-batch``: every rank of both arms replayed the batch that its one graph of the target serves.
+
+    So profiles of two graphs do not mix.
+    """
+    for arm in GRAPH_ARMS:
+        reports = {report.rank: report for report in case.record(arm).ranks}
+        for facts in _profile(case, arm).ranks:
+            graphs = reports[facts.header.rank].graphs if facts.header.rank in reports else []
+            captured = [graph.descriptor for graph in graphs if graph.model == "target"]
+            if captured != [facts.header.descriptor]:
+                told = f"replayed {facts.header.descriptor!r}; expected the captured {captured}"
+                return Verdict.VOID, f"{arm} rank {facts.header.rank}: {told}"
+    return None
+
+
+def one_batch(case: Case) -> RuleFinding:
+    """Rule ``one-batch``: all ranks of both arms replayed the same batch."""
     seen: dict[str, str] = {}
     for arm, facts in _facts(case):
         seen.setdefault(facts.header.descriptor, f"{arm} rank {facts.header.rank}")
@@ -133,7 +149,8 @@ REPLAY_SAMPLES: Mapping[str, Rule] = {
     "files-as-reported": files_as_reported,
     "ranks-named": ranks_named,
     "samples-complete": samples_complete,
-    "one-descriptor": one_descriptor,
+    "captured-batch": captured_batch,
+    "one-batch": one_batch,
     "segments-planned": segments_planned,
     **{name: functools.partial(_checked, name=name, verdict=Verdict.VOID) for name in CONTAINMENT},
 }

@@ -10,10 +10,15 @@ from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding, not_
 from pytest_laguna.analysis.findings import gravest
 from pytest_laguna.analysis.host import HOST_RULES
 from pytest_laguna.analysis.idle import judge_idle
+from pytest_laguna.evidence.arm_record import ArmRecord
 from pytest_laguna.evidence.diagnostic_evidence import Missing, present
 from pytest_laguna.evidence.host import HostAudit, HostLimits
 from pytest_laguna.evidence.idle import IdleRecord
+from pytest_laguna.evidence.parity import PacketRecord
 from pytest_laguna.verdict import Verdict
+
+LEASE = "LAGUNA_LEASE"
+"""The variable by which a process tells under which lease it runs."""
 
 
 def before_first(case: Case) -> RuleFinding:
@@ -49,10 +54,15 @@ def after_last(case: Case) -> RuleFinding:
 
 
 def one_lease(case: Case) -> RuleFinding:
-    """Rule ``one-lease``: every look was under the same lease."""
+    """Rule ``one-lease``: every look was under the same lease, and so was everything that ran."""
     tokens = {record.token for record in _idle_records(case)}
     if len(tokens) != 1:
         return (Verdict.VOID if tokens else Verdict.NOT_PROVEN), f"the looks name {len(tokens)} leases; expected one"
+    for place, run in case.evidence.runs():
+        if isinstance(run.record, ArmRecord | PacketRecord):
+            token = run.record.environment.get(LEASE)
+            if token not in tokens:
+                return Verdict.VOID, f"{place}: {LEASE} is {token!r}; expected that of the looks"
     return None
 
 

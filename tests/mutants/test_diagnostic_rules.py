@@ -187,6 +187,20 @@ SURROUNDINGS: list[Mutant] = [
         "FAIL",
         "memory-returned: card",
     ),
+    (
+        "cards-idle/one-lease",
+        "arm",
+        at(CONTROL, "environment|LAGUNA_LEASE", "x"),
+        "VOID",
+        "arms/graph-control: LAGUNA_LEASE",
+    ),
+    (
+        "cards-idle/one-lease",
+        "packet",
+        within("packets/1/record.json", "environment", lambda variables: variables.pop("LAGUNA_LEASE")),
+        "VOID",
+        "packets/1: LAGUNA_LEASE is None; expected that of the looks",
+    ),
     ("cards-idle/one-lease", "token", at("arms/q1/idle.json", "token", OTHER[:32]), "VOID", "name 2 leases"),
     (
         "host-within-limits/same-start",
@@ -776,9 +790,19 @@ REPLAYS: list[Mutant] = [
         "graph-candidate rank 1: 4 samples; expected 5",
     ),
     (
-        "replay-samples/one-descriptor",
-        "other batch",
+        "replay-samples/captured-batch",
+        "of another graph",
         at(CANDIDATE_PROFILE[1], "descriptor", "16 tokens"),
+        "VOID",
+        "graph-candidate rank 1: replayed '16 tokens'; expected the captured ['BatchDescriptor(num_tokens=8",
+    ),
+    (
+        "replay-samples/one-batch",
+        "captured otherwise",
+        both(
+            at(CANDIDATE_PROFILE[1], "descriptor", "16 tokens"),
+            at(CANDIDATE, "ranks|1|graphs|0|descriptor", "16 tokens"),
+        ),
         "VOID",
         "graph-candidate rank 1 replayed '16 tokens'; expected one batch",
     ),

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from pytest_laguna.analysis.arms import attention_equal
 from pytest_laguna.analysis.diagnostic import clause_verdict, diagnose
+from pytest_laguna.analysis.diagnostic_case import Case
 from pytest_laguna.analysis.timing import GATES
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
@@ -153,6 +155,18 @@ def test_no_file_that_is_taken_away_makes_anything_better(tmp_path: Path) -> Non
         assert set(seen.values()) != {"PASS"}, name
         assert "NOT_PROVEN" in seen.values(), name
         (tmp_path / name).write_bytes(kept)
+
+
+def test_attention_outputs_decide_on_the_cpu_lane_and_are_listed_on_the_others(tmp_path: Path) -> None:
+    tree = root.good()
+    at("arms/graph-candidate/record.json", "ranks|1|attention|sha256", "1" * 64)(tree)
+    root.write(tree, tmp_path)
+    plan, evidence = read_plan(tmp_path), read_diagnostic(tmp_path)
+    on_cpu = attention_equal(Case(plan, evidence))
+    on_cuda = attention_equal(Case(plan.model_copy(update={"lane": "cuda"}), evidence))
+    assert on_cpu is not None
+    assert on_cpu[0] is Verdict.FAIL
+    assert on_cuda == (None, f"reported: {on_cpu[1]}")
 
 
 def test_a_record_beside_a_failure_is_void(tmp_path: Path) -> None:

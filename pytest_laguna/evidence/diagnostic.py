@@ -162,7 +162,7 @@ class Comparison(Schema):
         candidate: of the candidate.
         saving: control - candidate.
         passed: whether the published rule holds.
-        interval: of the saving, 95 %; None where there is one sample an arm.
+        interval: of the saving, 95 %; None where the samples are too few to bound it, as one generation an arm is.
         detectable: the smallest saving that these samples could have told from nothing; None likewise.
     """
 

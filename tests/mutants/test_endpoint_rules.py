@@ -555,6 +555,14 @@ def test_a_rule_about_timing_never_decides_on_exactness_alone(rule: str) -> None
     assert not analysis.promotion.promoted
 
 
+def test_a_null_campaign_on_exactness_alone_only_tells_what_it_finds() -> None:
+    plan = lab.plan(null=True, decides="exactness")
+    analysis = analyse(lab.legs(METADATA, null=True), plan)
+    found = {finding.rule: finding for finding in analysis.findings}["null-finds-nothing"]
+    assert (found.verdict, found.decides) == (Verdict.FAIL, False)
+    assert analysis.verdict is Verdict.PASS
+
+
 def test_a_proof_without_its_form_is_unusable() -> None:
     legs = lab.legs(METADATA)
     put(B1, "ranks_captured|0|candidate|builds", "48")(legs)

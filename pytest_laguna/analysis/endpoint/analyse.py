@@ -14,7 +14,6 @@ from pytest_laguna.analysis.endpoint.leg_rules import LEG_RULES
 from pytest_laguna.analysis.endpoint.pair_rules import PAIR_RULES
 from pytest_laguna.analysis.endpoint.repetition import conclude, interval_superior, null_finds_nothing, null_narrow
 from pytest_laguna.evidence.endpoint_analysis import (
-    Conclusion,
     Disposition,
     EndpointAnalysis,
     Exactness,
@@ -81,7 +80,7 @@ def analyse_endpoint(
     checked = [*judged.checked, *_progress(case, phase_1), *_decisions(plan, disposition, promotion, several)]
     findings = list(_findings(plan, checked))
     verdict = worst(finding.verdict for finding in findings if finding.decides)
-    promoted = verdict is Verdict.PASS and _promotes(plan, disposition, several)
+    promoted = verdict is Verdict.PASS and timing_decides(plan)  # then the published rules hold, and the interval
     return EndpointAnalysis(
         verdict=verdict,
         reason=_reason(findings, verdict, case, disposition),
@@ -181,12 +180,6 @@ def _decides(plan: EndpointPlan, rule: str) -> bool:
     if rule in NULL_RULES:
         return plan.decides == "exactness+timing"
     return rule not in TIMING_RULES or timing_decides(plan)
-
-
-def _promotes(plan: EndpointPlan, disposition: Disposition, several: RepetitionFigures | None) -> bool:
-    """The published rules and, beyond one block, the interval."""
-    superior = plan.repetition is None or (several is not None and several.conclusion is Conclusion.SUPERIOR)
-    return timing_decides(plan) and disposition is Disposition.RECORD and superior
 
 
 def _reason(findings: Sequence[RuleFinding], verdict: Verdict, case: CampaignCase, disposition: Disposition) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, Protocol
 
 import torch
@@ -109,13 +109,21 @@ class ReplayProfiler:
         self._started = True
         self._then = then
         with contextlib.ExitStack() as hooks:
-            hooks.callback(self._seam.remove)
-            self._seam.install()
-            hooks.enter_context(self._batch.around(self._replay))
-            hooks.enter_context(self._batch.inside(self._loop, self._wait_for_offloader))
+            hooks.enter_context(self._batch.around(self.replay))
+            hooks.enter_context(self.parts())
             self._hooks = hooks.pop_all()
 
-    def _replay(self, replay: Replay) -> object:
+    @contextlib.contextmanager
+    def parts(self) -> Iterator[None]:
+        """Have the parts of a replay timed, which ``replay`` takes together to a sample."""
+        self._seam.install()
+        try:
+            with self._batch.inside(self.loop, self.wait_for_offloader):
+                yield
+        finally:
+            self._seam.remove()
+
+    def replay(self, replay: Replay) -> object:
         """One replay, timed. What is not part of it lies before the first clock reading or after the last."""
         self._require_segments()
         self._stamps, self._offloader_ns = [], None
@@ -130,7 +138,7 @@ class ReplayProfiler:
             self._finish()
         return returned
 
-    def _loop(self) -> None:
+    def loop(self) -> None:
         """The loop of vLLM's replay, with a clock reading after each segment: one ends where the next begins."""
         now = time.perf_counter_ns
         stamps = [now()]
@@ -140,7 +148,8 @@ class ReplayProfiler:
             add(now())
         self._stamps = stamps
 
-    def _wait_for_offloader(self, wait: Replay) -> None:
+    def wait_for_offloader(self, wait: Replay) -> None:
+        """The wait for offloaded weights, timed."""
         begin = time.perf_counter_ns()
         wait()
         self._offloader_ns = time.perf_counter_ns() - begin

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the replay profile costs the replay that it times, on the cpu lane.
+
+``python -m benchmarks.replay_profile --json`` runs the tiny pair in several processes, control and candidate in turn.
+In each, the replays of the target's graph go round in three ways, in an order that turns as well, so that a drift of
+the host and the growing context meet all of them alike:
+
+* ``stock``: vLLM's own replay, nothing around it.
+* ``seam``: with the timing seam of the view preparations, which both graph arms of the diagnostic share.
+* ``profile``: with the whole profile: the seam, a clock reading after each segment, the synchronise, the sample.
+
+All three are timed by the same clock around the whole replay. A ratio is the median over rounds of one way over
+``stock`` of the same round. ``ratio_on_off`` is the larger of both arms' for the profile, and ``ratio_seam_stock`` for
+the seam. Needs the ``cpu`` extra and a checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pytest_laguna.engine import arms, launch
+from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
+from tests.runner import runner
+
+WAYS = ("stock", "seam", "profile")
+ARMS = (Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE)
+PROMPTS = ("digits", "letters", "assignments")
+TOKENS = 272
+
+Replay = Callable[[], Any]
+
+
+def main() -> int:
+    """Measure in processes of their own and print, or be one of them."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.replay_profile", description="Cost of the profile.")
+    parser.add_argument("--processes", type=int, default=2, help="for each arm")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--measure", nargs=2, metavar=("ARM", "PAIR"), help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.measure:
+        print(json.dumps(measure(_request(Arm(chosen.measure[0]), Path(chosen.measure[1])))))
+        return 0
+    figures = run(chosen.processes)
+    if chosen.json:
+        print(json.dumps(figures))
+    else:
+        print("\n".join(f"{name:20} {value}" for name, value in figures.items()))
+    return 0
+
+
+def run(processes: int) -> dict[str, Any]:
+    """All processes, one after the other, the arms in turn."""
+    rounds: dict[Arm, list[dict[str, int]]] = {arm: [] for arm in ARMS}
+    with tempfile.TemporaryDirectory() as directory:
+        built = launch.build_tiny_pair(
+            Path(directory) / "pair", interpreter=Path(sys.executable), deadline_seconds=300, run=runner()
+        )
+        for arm in ARMS * processes:
+            rounds[arm] += _child(arm, built.target.parent, Path(directory))
+    ratios = {
+        way: {arm.value: statistics.median(r[way] / r["stock"] for r in taken) for arm, taken in rounds.items()}
+        for way in WAYS[1:]
+    }
+    return {
+        "rounds": {arm.value: len(taken) for arm, taken in rounds.items()},
+        "median_ms": {
+            arm.value: {way: statistics.median(r[way] for r in taken) / 1e6 for way in WAYS}
+            for arm, taken in rounds.items()
+        },
+        "ratios": ratios,
+        "ratio_on_off": max(ratios["profile"].values()),
+        "ratio_seam_stock": max(ratios["seam"].values()),
+    }
+
+
+def _child(arm: Arm, pair: Path, home: Path) -> list[dict[str, int]]:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), "LC_ALL": "C.UTF-8"}
+    argv = [sys.executable, "-m", "benchmarks.replay_profile", "--measure", arm.value, str(pair)]
+    seen = subprocess.run(
+        argv, env=environment | arms.environment(_request(arm, pair)), capture_output=True, check=False, text=True
+    )
+    if seen.returncode:
+        raise RuntimeError(f"{arm}: exit code {seen.returncode}: {seen.stderr[-2000:]}")
+    taken: list[dict[str, int]] = json.loads(seen.stdout.splitlines()[-1])
+    return taken
+
+
+def _request(arm: Arm, pair: Path) -> ArmRequest:
+    return ArmRequest(
+        arm=arm,
+        lane="cpu",
+        target=str(pair / "target"),
+        draft=str(pair / "draft"),
+        prompt=PROMPTS[0],
+        tokens=TOKENS,
+        tensor_parallel_size=1,
+        collective_breaks=False,
+        planted=Planted.NONE,
+        profile_samples=0,
+    )
+
+
+def measure(request: ArmRequest) -> list[dict[str, int]]:
+    """One process: whole replays in nanoseconds, by round and way."""
+    from vllm import LLM, SamplingParams  # noqa: PLC0415 - a process of its own
+
+    arguments = arms.engine_arguments(request) | {"worker_extension_cls": "benchmarks.replay_profile.Measuring"}
+    engine = LLM(**arguments)
+    engine.collective_rpc("begin_measuring")
+    prompts = json.loads((Path(request.target).parent / "prompts.json").read_text())
+    sampling = SamplingParams(temperature=0.0, seed=arms.SEED, max_tokens=TOKENS, ignore_eos=True)
+    for name in PROMPTS:
+        engine.generate([prompts[name]], sampling, use_tqdm=False)
+    [taken] = engine.collective_rpc("measured")
+    return taken  # type: ignore[no-any-return]
+
+
+class Measuring:
+    """Mixed into vLLM's worker; its names must not be among the worker's own."""
+
+    def begin_measuring(self) -> None:
+        """Time every replay from now on."""
+        self.laguna_measurement = Measurement(self)
+
+    def measured(self) -> list[dict[str, int]]:
+        """The whole rounds."""
+        rounds = zip(*[iter(self.laguna_measurement.taken)] * len(WAYS), strict=False)
+        return [dict(taken) for taken in rounds]
+
+
+class Measurement:
+    """Runs each replay of the target in one of the ways, and times it."""
+
+    def __init__(self, worker: Any) -> None:
+        from pytest_laguna.engine.compat import introspection, replay  # noqa: PLC0415 - import vLLM
+        from pytest_laguna.engine.profile_directory import ProfileDirectory  # noqa: PLC0415
+        from pytest_laguna.engine.replay_profile import ReplayProfiler  # noqa: PLC0415
+        from pytest_laguna.engine.view_preparation import TimingSeam  # noqa: PLC0415
+
+        batch = replay.verification_batch(worker, arms.VERIFIED_TOKENS)
+        states = introspection.candidate_states(worker)
+        self.seam = TimingSeam(introspection.attention_class(), introspection.canonical_strides(), states)
+        kinds = [introspection.segment_kind(segment) for segment in batch.segments]
+        # Never as many samples: it is not to end.
+        directory = ProfileDirectory(Path(tempfile.mkdtemp()), 0, 1)
+        self.profiler = ReplayProfiler(batch, kinds, self.seam, directory, (0, 1), sys.maxsize)
+        self.order = itertools.cycle([*WAYS, *WAYS[1:], *WAYS[:1], *WAYS[2:], *WAYS[:2]])
+        self.taken: list[tuple[str, int]] = []
+        self.hooks = contextlib.ExitStack()
+        self.hooks.enter_context(batch.around(self.timed))
+
+    def timed(self, replay: Replay) -> Any:
+        """One replay, in the way that is due."""
+        way = next(self.order)
+        with self.way(way) as run_replay:
+            begin = time.perf_counter_ns()
+            returned = run_replay(replay)
+            self.taken.append((way, time.perf_counter_ns() - begin))
+        return returned
+
+    @contextlib.contextmanager
+    def way(self, way: str) -> Iterator[Callable[[Replay], Any]]:
+        """What runs a replay in this way; what is put in its place for it is outside the time."""
+        if way == "stock":
+            yield lambda replay: replay()
+        elif way == "profile":
+            with self.profiler.parts():
+                yield self.profiler.replay
+        else:
+            self.seam.install()
+            try:
+                yield self._with_seam
+            finally:
+                self.seam.remove()
+
+    def _with_seam(self, replay: Replay) -> Any:
+        self.seam.start()
+        returned = replay()
+        self.seam.stop()
+        return returned
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -167,6 +167,8 @@ class Program:
     def answer(self, method: str, path: str, body: bytes) -> Iterable[bytes]:
         if path == "/v1/models":
             return [response(models("another" if self.mode == "another-model" else self.model, self.alias))]
+        if path == "/metrics" and self.mode == "html-metrics":
+            return [response("<html>log in first</html>", "text/html")]
         if path == "/metrics":
             # A server that was warm before the leg asked for anything.
             extra = 1 if self.mode == "warm" else 0

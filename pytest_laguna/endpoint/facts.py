@@ -93,11 +93,15 @@ def _no_warm_up(seen: Observed) -> Fact | None:
     )
 
 
-def _fresh_service(seen: Observed) -> Fact:
+def _fresh_service(seen: Observed) -> Fact | None:
+    """Every process that serves is younger than the leg, so that nothing of an earlier one is in its memory."""
+    if not seen.ranks:
+        return None
+    ranks = [rank.start_ticks for rank in seen.ranks]
     return Fact(
-        holds=seen.start_ticks >= seen.begun_ticks,
-        observation=f"the server started at tick {seen.start_ticks} since boot and the leg at {seen.begun_ticks}; its "
-        "private directories were made for it",
+        holds=min(seen.start_ticks, *ranks) >= seen.begun_ticks,
+        observation=f"in clock ticks since boot, the leg began at {seen.begun_ticks}, the server started at "
+        f"{seen.start_ticks} and its ranks at {', '.join(map(str, ranks))}",
     )
 
 

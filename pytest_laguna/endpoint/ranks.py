@@ -56,8 +56,13 @@ class Ranks:
         """Every rank's first state.
 
         Raises:
-            UnusableEvidenceError: one is missing, of another rank, or not of its form.
+            UnusableEvidenceError: one is missing, of another rank, or not of its form, or there is a rank too many.
         """
+        expected = {state_name(rank, "captured") for rank in range(self._count)}
+        more = sorted({path.name for path in self._directory.glob("*.json")} - expected)
+        if more:
+            message = f"{more[0]}: from a rank too many; expected {self._count}"
+            raise UnusableEvidenceError(message)
         return [self._read(rank, "captured") for rank in range(self._count)]
 
     def served(self) -> list[RankState]:

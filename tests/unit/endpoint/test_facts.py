@@ -62,12 +62,12 @@ def row(index: int, **changes: Any) -> SuiteRow:
     return SuiteRow(**(values | changes))
 
 
-def rank(**candidate: pydantic.JsonValue) -> RankState:
+def rank(*, start_ticks: int = 102, **candidate: pydantic.JsonValue) -> RankState:
     return RankState(
         moment="captured",
         rank=0,
         pid=1,
-        start_ticks=1,
+        start_ticks=start_ticks,
         model_runner="r",
         versions={},
         variables={},
@@ -123,6 +123,7 @@ FALSE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "a-decode-before-the-first-row": ("no_warm_up", {"before": counters(0, decode_count=1)}),
     "a-server-older-than-the-leg": ("fresh_service", {"start_ticks": 99}),
+    "a-rank-older-than-the-leg": ("fresh_service", {"ranks": [rank(start_ticks=99, draft_layers=["48"])]}),
     "a-socket-to-another-host": (
         "no_network",
         {"looks": [SocketLook(moment="p0", processes=4, local=[], foreign=["tcp 10.0.0.5:1 -> 10.0.0.6:443"])]},
@@ -175,6 +176,7 @@ ABSENT: dict[str, tuple[str, dict[str, Any]]] = {
     "no-generated-counter-before": ("no_warm_up", {"before": counters(0, generated_tokens=None)}),
     "no-look": ("no_network", {"looks": []}),
     "no-rank": ("no_ngram", {"ranks": []}),
+    "no-rank-to-ask-its-age": ("fresh_service", {"ranks": []}),
     "no-external-counter": ("no_prefix_reuse", {"after": counters(2, external_cache_hits=None)}),
     "no-generated-counter-after": ("no_response_reuse", {"after": counters(2, generated_tokens=None)}),
 }

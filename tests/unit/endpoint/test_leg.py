@@ -167,6 +167,7 @@ def test_cards_that_are_not_idle_again_are_recorded(idle: bool | None, status: i
 
 REFUSED: dict[str, tuple[type[Exception], str]] = {
     "another-model": (UnusableEvidenceError, r"/v1/models: \['another', '[0-9a-f]{32}'\] answer on the port"),
+    "html-metrics": (UnusableEvidenceError, r"metrics-before-suite\.prom: status 200, 'text/html': b'<html>log in"),
     "html": (UnusableEvidenceError, r"row 1 \(two\): status 200 with 'text/html': b'<html>come back later"),
     "crash": (UnusableEvidenceError, r"row 1 \(two\): broken off after 1 events: peer closed connection"),
     "hang": (UnusableEvidenceError, r"row 1 \(two\): broken off after 1 events: not whole after 2 s, its deadline"),

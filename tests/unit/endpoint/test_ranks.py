@@ -54,6 +54,13 @@ def test_a_second_rank_is_missed(tmp_path: Path) -> None:
             both.captured()
 
 
+def test_a_rank_too_many_is_refused(one_rank: Ranks, tmp_path: Path) -> None:
+    write_state(tmp_path / "ranks", "captured", "1")
+    (tmp_path / "ranks" / "rank-1-captured.json").touch()
+    with pytest.raises(UnusableEvidenceError, match=r"rank-1-captured\.json: from a rank too many; expected 1"):
+        one_rank.captured()
+
+
 def test_a_state_of_another_moment_is_refused(one_rank: Ranks, tmp_path: Path) -> None:
     write_state(tmp_path / "ranks", "served", "1")
     (tmp_path / "ranks" / "rank-0-served.json").rename(tmp_path / "ranks" / "rank-0-captured.json")

@@ -26,6 +26,7 @@ class ServedArm:
         tensor_parallel_size: ranks.
         collective_breaks: whether each all-reduce is a break of its own.
         max_model_tokens: prompt and answer together, for the suite's longest row.
+        executor_backend: vLLM's way of running several ranks; None for its own choice.
     """
 
     arm: Arm
@@ -35,6 +36,7 @@ class ServedArm:
     tensor_parallel_size: int
     collective_breaks: bool
     max_model_tokens: int
+    executor_backend: Literal["mp", "ray"] | None = None
 
     @property
     def _request(self) -> ArmRequest:
@@ -61,4 +63,5 @@ class ServedArm:
         arguments = arms.engine_arguments(self._request)
         del arguments["worker_extension_cls"]
         lengths = {"max_model_len": self.max_model_tokens, "max_num_batched_tokens": self.max_model_tokens}
-        return arguments | lengths
+        backend = {} if self.executor_backend is None else {"distributed_executor_backend": self.executor_backend}
+        return arguments | lengths | backend

@@ -43,6 +43,12 @@ def test_the_selector_is_all_that_the_two_legs_of_a_pair_differ_in() -> None:
     assert different == {(arms.FLAG, "0"), (arms.FLAG, "1")}
 
 
+def test_the_executor_backend_is_passed_through() -> None:
+    chosen = dataclasses.replace(SERVED, executor_backend="ray").engine_arguments()
+    assert chosen == SERVED.engine_arguments() | {"distributed_executor_backend": "ray"}
+    assert "distributed_executor_backend" not in SERVED.engine_arguments()
+
+
 def test_a_draft_is_served_where_the_arm_has_one_and_nowhere_else() -> None:
     q1 = dataclasses.replace(SERVED, arm=Arm.Q1, draft=None)
     assert "speculative_config" not in q1.engine_arguments()

@@ -56,6 +56,7 @@ class ArmRunner:
         cards: the variables that show a process the lease's cards; empty where nothing is leased.
         cores: the processor cores that everything runs on; empty for all that this process may use.
         bounds: the campaign's.
+        bytecode: where Python keeps what everything compiles; private to the session, and not evidence.
         held: the leased cards, around each of whose runs the host is recorded; None where nothing is leased.
     """
 
@@ -63,6 +64,7 @@ class ArmRunner:
     cards: Mapping[str, str]
     cores: frozenset[int]
     bounds: Bounds
+    bytecode: Path
     held: LeasedCards | None = None
 
     def __call__(
@@ -100,7 +102,7 @@ class ArmRunner:
     ) -> Iterator[process.SupervisedProcess]:
         short = make_short_directory(Path(tempfile.gettempdir()), directory)
         try:
-            places = private_environment(directory, short, os.environ)
+            places = private_environment(directory, short, self.bytecode, os.environ)
             command = Command(
                 argv=tuple(argv),
                 environment=places | dict(self.cards) | dict(variables),

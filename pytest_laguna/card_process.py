@@ -63,7 +63,7 @@ class CardProcess:
         request, result = place / "request.json", place / "result.json"
         asked = CardRequest(file=_file_of(function), function=function.__qualname__, arguments=list(arguments))
         files.write_new(request, files.canonical_json(asked.canonical()))
-        argv = [sys.executable, "-P", "-B", "-m", "pytest_laguna.machine.card_program", str(request), str(result)]
+        argv = [sys.executable, "-P", "-m", "pytest_laguna.machine.card_program", str(request), str(result)]
         runner = self.run.on_card(card)
         process = runner(argv, {}, place, runner.bounds.deadline_seconds)
         files.write_new(place / "process.json", files.canonical_json(process.canonical()))

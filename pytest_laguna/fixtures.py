@@ -107,16 +107,19 @@ def _require_idle(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def arm_runner(request: pytest.FixtureRequest, campaign: Campaign, lane: Lane) -> ArmRunner:
+def arm_runner(
+    request: pytest.FixtureRequest, campaign: Campaign, lane: Lane, tmp_path_factory: pytest.TempPathFactory
+) -> ArmRunner:
     """Runs arms and other programs under supervision, on the leased cards; gate 1 runs them on the CPU."""
     _require_idle(request.config)
+    bytecode = tmp_path_factory.mktemp("bytecode")
     if CARDS in request.config.stash:
         held = request.config.stash[CARDS]
         bounds = campaign.lanes[lane].bounds
-        return ArmRunner(held.lease.token, held.environment(), held.cores(held.cards), bounds, held)
+        return ArmRunner(held.lease.token, held.environment(), held.cores(held.cards), bounds, bytecode, held)
     if campaign.rehearsal is None:
         raise NotProvenError("the campaign has no table rehearsal; gate 1 runs the engine of one")
-    return ArmRunner(new_token(), {}, frozenset(), campaign.rehearsal.bounds)
+    return ArmRunner(new_token(), {}, frozenset(), campaign.rehearsal.bounds, bytecode)
 
 
 @pytest.fixture(scope="session")

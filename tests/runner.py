@@ -3,6 +3,12 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import shutil
+import tempfile
+from pathlib import Path
+
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.campaign import Bounds
 from pytest_laguna.machine.command import new_token
@@ -17,4 +23,12 @@ def runner(*, deadline_seconds: float = 240.0, settle_seconds: float = 2.0) -> A
         kill_seconds=5.0,
         memory_limit_bytes=6 * 2**30,
     )
-    return ArmRunner(new_token(), {}, frozenset(), bounds)
+    return ArmRunner(new_token(), {}, frozenset(), bounds, bytecode())
+
+
+@functools.cache
+def bytecode() -> Path:
+    """One place for all runs of this test process: compiling vLLM takes longer than most of them."""
+    directory = Path(tempfile.mkdtemp(prefix="laguna-bytecode-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory

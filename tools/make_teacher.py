@@ -41,8 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
     settings = campaign.lane_settings("cpu")
     if settings.engine is None or not isinstance(settings.engine.model, GeneratedPair):
         parser.error("expected a campaign with a generated pair on the cpu lane")
-    runner = ArmRunner(new_token(), {}, frozenset(), settings.bounds)
     with tempfile.TemporaryDirectory(prefix="laguna-teacher-") as place:
+        (Path(place) / "bytecode").mkdir(mode=0o700)
+        runner = ArmRunner(new_token(), {}, frozenset(), settings.bounds, Path(place) / "bytecode")
         record = _ask(runner, settings.engine.model.layers, chosen.suite.resolve(), Path(place))
         source = files.sha256_file(Path(place) / "leg" / "leg.json")
     teacher = Teacher(

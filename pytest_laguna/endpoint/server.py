@@ -86,8 +86,6 @@ def server_argv(
         names: under which the model is served; the first is the one in every answer.
         port: on the loopback address.
     """
-    # With bytecode: a server is several processes, and each would compile all of vLLM anew. It is kept in the leg's own
-    # private directory.
     argv = [str(interpreter), "-P", "-m", PROGRAM, f"--host={HOST}", f"--port={port}"]
     # Without the details no answer says how many prompt tokens came from a cache.
     argv += ["--enable-prompt-tokens-details", "--served-model-name", *names]

@@ -91,7 +91,7 @@ def build_tiny_pair(  # noqa: PLR0913
     """
     directory.mkdir(mode=files.PRIVATE_DIRECTORY)
     pair = directory / "pair"
-    argv = [str(interpreter), "-P", "-B", "-m", "pytest_laguna.engine.tiny_pair", str(pair)]
+    argv = [str(interpreter), "-P", "-m", "pytest_laguna.engine.tiny_pair", str(pair)]
     argv += ["--layers", str(layers), "--tensor-parallel-size", str(tensor_parallel_size)]
     _require_clean(run(argv, {}, directory, deadline_seconds), "tiny pair", directory)
     prompts = {name: str(text) for name, text in json.loads((pair / "prompts.json").read_text()).items()}
@@ -175,7 +175,7 @@ class _Program:
         """Run it in its directory and read what it wrote; see ``run_arm`` for what is raised."""
         request_path, record_path = directory / "request.json", directory / "record.json"
         files.write_new(request_path, files.canonical_json(request.canonical()))
-        argv = [str(self.interpreter), "-P", "-B", "-m", self.module, str(request_path), str(record_path)]
+        argv = [str(self.interpreter), "-P", "-m", self.module, str(request_path), str(record_path)]
         process = run(argv, self.variables, directory, self.deadline_seconds)
         files.write_new(directory / "process.json", files.canonical_json(process.canonical()))
         _require_clean(process, self.what, directory)

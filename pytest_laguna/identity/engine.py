@@ -100,7 +100,7 @@ def look_at_engine(
 def _ask(interpreter: Path, candidate: str, directory: Path, deadline_seconds: float, run: Runner) -> _Answer:
     directory.mkdir(mode=files.PRIVATE_DIRECTORY)
     result = directory / "engine.json"
-    argv = [str(interpreter), "-P", "-B", str(PROGRAM), str(result), candidate, HARNESS]
+    argv = [str(interpreter), "-P", str(PROGRAM), str(result), candidate, HARNESS]
     process = run(argv, {}, directory, deadline_seconds)
     files.write_new(directory / "process.json", files.canonical_json(process.canonical()))
     if not process.is_clean:

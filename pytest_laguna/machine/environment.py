@@ -59,7 +59,6 @@ PRIVATE_DIRECTORIES: Mapping[str, str] = {
     "HOME": "home",
     "HF_HOME": "cache/huggingface",
     "NUMBA_CACHE_DIR": "cache/numba",
-    "PYTHONPYCACHEPREFIX": "cache/python",
     "SYCL_CACHE_DIR": "cache/sycl",
     "TORCHINDUCTOR_CACHE_DIR": "cache/inductor",
     "TRITON_CACHE_DIR": "cache/triton",
@@ -142,12 +141,16 @@ def make_short_directory(parent: Path, arm_directory: Path) -> Path:
     return directory
 
 
-def private_environment(arm_directory: Path, short_directory: Path, inherited: Mapping[str, str]) -> dict[str, str]:
+def private_environment(
+    arm_directory: Path, short_directory: Path, bytecode: Path, inherited: Mapping[str, str]
+) -> dict[str, str]:
     """An arm's whole environment before its lane adds to it; the private directories are made here.
 
     Args:
         arm_directory: exists, and has none of the private directories yet.
         short_directory: from ``make_short_directory``.
+        bytecode: where Python keeps what it compiles: outside every source tree, and private to the session. Arms share
+            it, since it decides nothing that they compute and each would compile all of vLLM anew.
         inherited: of which only the variables in ``PASSED_ON`` get in.
 
     Raises:
@@ -158,5 +161,5 @@ def private_environment(arm_directory: Path, short_directory: Path, inherited: M
     for directory in private.values():
         directory.parent.mkdir(mode=files.PRIVATE_DIRECTORY, exist_ok=True)
         directory.mkdir(mode=files.PRIVATE_DIRECTORY)
-    private |= dict.fromkeys(SHORT_DIRECTORIES, short_directory)
+    private |= dict.fromkeys(SHORT_DIRECTORIES, short_directory) | {"PYTHONPYCACHEPREFIX": bytecode}
     return passed_on | dict(FIXED) | {name: str(path) for name, path in private.items()}

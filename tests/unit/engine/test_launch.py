@@ -31,7 +31,7 @@ def test_every_place_of_an_arm_is_named(tmp_path: Path) -> None:
     """The arm refuses variables that are not its own: what the runner adds must be in its list."""
     (tmp_path / "arm").mkdir()
     short = make_short_directory(Path(tempfile.mkdtemp()), tmp_path / "arm")
-    assert private_environment(tmp_path / "arm", short, {"PATH": "/bin", "TZ": "UTC"}).keys() == arms.PLACES
+    assert private_environment(tmp_path / "arm", short, tmp_path, {"PATH": "/bin", "TZ": "UTC"}).keys() == arms.PLACES
     assert not arms.PLACES & arms.environment(support.request()).keys()
     masks = {CpuCards(1).mask_variable, CudaCards.mask_variable, XpuCards.mask_variable}
     assert masks | {descent.TOKEN_VARIABLE, cards_cuda.ORDER_VARIABLE, cards_xpu.ORDER_VARIABLE} == arms.LEASE

@@ -32,6 +32,7 @@ FOREIGN = {
 
 
 SHORT = Path("/short")  # a name: nothing is made there
+BYTECODE = Path("/bytecode")  # likewise
 
 
 @pytest.fixture
@@ -105,14 +106,16 @@ def test_the_refusal_names_each_variable_and_its_command_mends_it() -> None:
 
 
 def test_only_the_allowed_variables_get_in(tmp_path: Path) -> None:
-    made = environment.private_environment(tmp_path, SHORT, FOREIGN)
+    made = environment.private_environment(tmp_path, SHORT, BYTECODE, FOREIGN)
     named = {
         *environment.PASSED_ON,
         *environment.FIXED,
         *environment.PRIVATE_DIRECTORIES,
         *environment.SHORT_DIRECTORIES,
+        "PYTHONPYCACHEPREFIX",
     }
     assert made.keys() == named
+    assert made["PYTHONPYCACHEPREFIX"] == str(BYTECODE)
     assert {name: made[name] for name in ("PATH", "TZ", "LANG", "LC_ALL")} == {
         "PATH": "/opt/bin:/bin",
         "TZ": "Europe/Madrid",
@@ -123,12 +126,12 @@ def test_only_the_allowed_variables_get_in(tmp_path: Path) -> None:
 
 
 def test_a_variable_that_is_not_there_is_not_made_up(tmp_path: Path) -> None:
-    made = environment.private_environment(tmp_path, SHORT, {})
+    made = environment.private_environment(tmp_path, SHORT, BYTECODE, {})
     assert not made.keys() & set(environment.PASSED_ON)
 
 
 def test_private_directories_are_new_private_and_each_its_own(tmp_path: Path) -> None:
-    made = environment.private_environment(tmp_path, SHORT, FOREIGN)
+    made = environment.private_environment(tmp_path, SHORT, BYTECODE, FOREIGN)
     paths = [Path(made[name]) for name in environment.PRIVATE_DIRECTORIES]
     assert len(set(paths)) == len(paths)
     for path in paths:
@@ -136,15 +139,15 @@ def test_private_directories_are_new_private_and_each_its_own(tmp_path: Path) ->
         for directory in (path, path.parent):
             assert directory == tmp_path or directory.stat().st_mode & 0o777 == 0o700
     with pytest.raises(FileExistsError):
-        environment.private_environment(tmp_path, SHORT, FOREIGN)
+        environment.private_environment(tmp_path, SHORT, BYTECODE, FOREIGN)
 
 
-def test_two_arms_share_no_directory(tmp_path: Path, short_parent: Path) -> None:
+def test_two_arms_share_no_directory_but_that_of_bytecode(tmp_path: Path, short_parent: Path) -> None:
     made = []
     for arm in ("control", "candidate"):
         (tmp_path / arm).mkdir()
         short = environment.make_short_directory(short_parent, tmp_path / arm)
-        made.append(environment.private_environment(tmp_path / arm, short, FOREIGN))
+        made.append(environment.private_environment(tmp_path / arm, short, BYTECODE, FOREIGN))
     private = [*environment.PRIVATE_DIRECTORIES, *environment.SHORT_DIRECTORIES]
     assert not {made[0][name] for name in private} & {made[1][name] for name in private}
 

@@ -262,3 +262,33 @@ def test_variation_of_starts_by_hand() -> None:
     blocks: Any = [{"A1": 100.0, "A2": 100.0 * step, "B1": 120.0, "B2": 120.0}]
     assert figures.start_stdev(blocks) == pytest.approx(math.sqrt((0.02**2 / 2 + 0) / 2))
     assert figures.start_stdev([blocks[0] | {"B2": 120.0 * step}]) == pytest.approx(0.02 / math.sqrt(2))
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        {"drafts": None},
+        {"draft_tokens": None},
+        {"accepted": None},
+        {"decode_seconds": None},
+        {"drafts": 0},
+        {"draft_tokens": 0, "accepted": 0},
+        {"accepted": -1},
+        {"accepted": 8000},
+    ],
+    ids=str,
+)
+def test_a_leg_without_its_counters_has_no_figures(counted: dict[str, Any]) -> None:
+    start = lab.Start([10.0] * 13, drafts=1000, accepted=2345, cycle_ms=31.5)
+    value = lab.leg("A1", 1, 1, start, candidate=False)
+    value["counters_after"] |= counted
+    assert figures.leg_figures(lab.records([value])[0]) is None
+
+
+def test_a_leg_of_one_row_or_of_a_short_one_has_no_figures() -> None:
+    start = lab.Start([10.0] * 13, drafts=1000, accepted=2345, cycle_ms=31.5)
+    [record] = lab.records([lab.leg("A1", 1, 1, start, candidate=False)])
+    short = record.rows[1].model_copy(update={"arrival_ns": record.rows[1].arrival_ns[:99]})
+    assert figures.leg_figures(record.model_copy(update={"rows": record.rows[:2]})) is not None
+    assert figures.leg_figures(record.model_copy(update={"rows": record.rows[:1]})) is None
+    assert figures.leg_figures(record.model_copy(update={"rows": [record.rows[0], short]})) is None

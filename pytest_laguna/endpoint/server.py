@@ -20,7 +20,8 @@ from pytest_laguna.verdict import UnusableEvidenceError
 PROGRAM = "vllm.entrypoints.openai.api_server"
 """What ``vllm serve`` runs. The command itself asks for a distribution of the name vllm, which the CPU build is not."""
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.25
+"""Between two looks; each also walks the table of processes, which a starting server has better use for."""
 _OK = 200
 _TAIL_BYTES = 4096
 

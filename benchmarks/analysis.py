@@ -4,8 +4,8 @@
 ``python -m benchmarks.analysis --json`` prints:
 
 ``seconds_4x31``: reading and diagnosing a directory of four ranks with 31 samples of 291 segments in both graph arms.
-``points``: for each size the seconds, the microseconds for one sample of one rank, and the peak memory of a process
-that does nothing else. Every other fact of the directory is the same.
+``points``: for each size the seconds, the microseconds of processor time for one sample of one rank, which a busy host
+disturbs little, and the peak memory of a process that does nothing else.
 ``linear``: microseconds a sample at the largest size over those at the smallest size of 10,000 samples in all or more.
 
 Each size runs in a process of its own. The profiles of the largest are not all on the disk at once: each file is
@@ -57,7 +57,7 @@ class Directory:
         """Write everything but the profiles."""
         self.place = place
         self._ranks = ranks
-        self.writing = 0.0
+        self.writing = (0.0, 0.0)
         cards = [f"cpu-slot-{number}" for number in range(ranks)]
         tree = root.build(cards, min(samples, MOST_PROFILE_SAMPLES))
         tree["plan.json"]["samples"] = samples
@@ -72,7 +72,7 @@ class Directory:
 
     def profile(self, arm: Arm, rank: int) -> Path:
         """Write one rank's profile, and forget the one before it in that place."""
-        begin = time.perf_counter()
+        begin = clocks()
         path = self.place / "arms" / arm / "profile" / f"rank{rank}.json"
         path.parent.mkdir(exist_ok=True)
         head, tail = self._ends(arm, rank)
@@ -80,7 +80,8 @@ class Directory:
             stream.write(head)
             shutil.copyfileobj(body, stream)
             stream.write(tail)
-        self.writing += time.perf_counter() - begin
+        wall, processor = (now - then for now, then in zip(clocks(), begin, strict=True))
+        self.writing = self.writing[0] + wall, self.writing[1] + processor
         return path
 
     def read_on_demand(self, arm: Arm, rank: int) -> RankProfile:
@@ -128,29 +129,37 @@ def measure(ranks: int, samples: int) -> dict[str, float]:
                 for rank in range(ranks):
                     directory.profile(arm, rank)
         repeats = REPEATS if (ranks, samples) == PUBLISHED else 1
-        seconds = statistics.median(judge(directory, ranks, samples) for _ in range(repeats))
+        judged = [judge(directory, ranks, samples) for _ in range(repeats)]
+    wall, processor = (statistics.median(times) for times in zip(*judged, strict=True))
     return {
         "ranks": ranks,
         "samples": samples,
-        "seconds": seconds,
-        "microseconds_a_sample": 1e6 * seconds / (len(GRAPH_ARMS) * ranks * samples),
+        "seconds": wall,
+        "microseconds_a_sample": 1e6 * processor / (len(GRAPH_ARMS) * ranks * samples),
         "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
 
-def judge(directory: Directory, ranks: int, samples: int) -> float:
-    """Seconds for one time, without the writing of profiles."""
-    directory.writing = 0.0
-    begin = time.perf_counter()
+def judge(directory: Directory, ranks: int, samples: int) -> tuple[float, float]:
+    """Seconds on the wall and of the processor for one time, without the writing of profiles."""
+    directory.writing = (0.0, 0.0)
+    begin = clocks()
     evidence = read_diagnostic(directory.place)
     if ranks * samples > ON_DISK:
         evidence = dataclasses.replace(evidence, profiles=dict(evidence.profiles) | on_demand(directory, ranks))
     diagnosis = diagnose(read_plan(directory.place), evidence)
-    seconds = time.perf_counter() - begin - directory.writing
+    wall, processor = (
+        now - then - writing for now, then, writing in zip(clocks(), begin, directory.writing, strict=True)
+    )
     if diagnosis.timing is None or diagnosis.distributions["graph-control"]["whole_replay"].median <= 0:
         message = f"nothing was compared: {diagnosis.clauses['timing']}"
         raise AssertionError(message)
-    return seconds
+    return wall, processor
+
+
+def clocks() -> tuple[float, float]:
+    """Now, on the wall and on this process's processor."""
+    return time.perf_counter(), time.process_time()
 
 
 def on_demand(directory: Directory, ranks: int) -> dict[Arm, dict[str, Callable[[], RankProfile]]]:

@@ -5,14 +5,21 @@ from __future__ import annotations
 
 import concurrent.futures
 import hashlib
+import os
 import stat
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_laguna.engine import arms, launch
-from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest, Planted
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest, Planted, RankReport
+from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.replay_profile import ReplayProfile
+from pytest_laguna.evidence.schemas import read_model
 from tests.runner import runner
 
 TOKENS = 40
@@ -27,20 +34,21 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> launch.TinyPair:
     return runner().tiny_pair(directory, interpreter=INTERPRETER)
 
 
-def request(pair: launch.TinyPair, arm: Arm, planted: Planted = Planted.NONE) -> ArmRequest:
-    return ArmRequest(
-        arm=arm,
-        lane="cpu",
-        target=str(pair.target),
-        draft=str(pair.draft) if arm.speculates else None,
+def request(pair: launch.TinyPair, arm: Arm, planted: Planted = Planted.NONE, **changes: Any) -> ArmRequest:
+    values: dict[str, Any] = {
+        "arm": arm,
+        "lane": "cpu",
+        "target": str(pair.target),
+        "draft": str(pair.draft) if arm.speculates else None,
         # Whole, partial and no acceptance all occur with this one.
-        prompt=pair.prompts["digits"],
-        tokens=TOKENS,
-        tensor_parallel_size=1,
-        collective_breaks=False,
-        planted=planted,
-        profile_samples=0,
-    )
+        "prompt": pair.prompts["digits"],
+        "tokens": TOKENS,
+        "tensor_parallel_size": 1,
+        "collective_breaks": False,
+        "planted": planted,
+        "profile_samples": 0,
+    }
+    return ArmRequest(**(values | changes))
 
 
 def run(asked: ArmRequest, directory: Path) -> ArmRecord:
@@ -76,6 +84,7 @@ def test_the_arms_agree_and_a_defect_behind_the_contract_does_not(pair: launch.T
     check_topology(q1, eager, control, candidate)
     check_acceptance(eager, control, candidate)
     check_views(control, candidate)
+    check_kernel_and_allocations(control, candidate)
     assert candidate.ranks[0].attention == control.ranks[0].attention
     # Without a draft each pass has one row and not eight: the same tokens from other calls.
     assert q1.ranks[0].attention.calls == LAYERS * TOKENS
@@ -123,6 +132,111 @@ def check_views(control: ArmRecord, candidate: ArmRecord) -> None:
     # One warm-up, one capture, one prefill: a replay writes the cache inside its graphs and runs no Python for it.
     assert proof["update_hits"] == 3 * LAYERS
     assert (control.environment[arms.FLAG], candidate.environment[arms.FLAG]) == ("0", "1")
+
+
+def check_kernel_and_allocations(control: ArmRecord, candidate: ArmRecord) -> None:
+    """The kernel is handed the same, and a replay allocates as often, on every rank."""
+    for stock, ours in zip(control.ranks, candidate.ranks, strict=True):
+        assert stock.kernel_signatures == ours.kernel_signatures
+        assert sorted(stock.kernel_signatures) == sorted(stock.kernel_views)
+        assert stock.allocations == ours.allocations
+        assert len(set(stock.allocations)) == 1 <= stock.allocations[0]
+        native = [mapped.path for mapped in ours.mapped if "laguna_kv/_contract" in mapped.path]
+        assert len(native) == 1
+        assert native[0] not in {mapped.path for mapped in stock.mapped}
+
+
+QUICK_LAYERS, SAMPLES, RANKS = 12, 5, 2
+KINDS = [
+    *("graph", "collective", "graph", "attention"),
+    *(["graph", "collective", "graph", "collective", "graph", "attention"] * (QUICK_LAYERS - 1)),
+    *("graph", "collective", "graph", "collective", "graph"),
+]
+
+
+@pytest.mark.timeout(900)
+def test_both_graph_arms_on_two_ranks_break_at_collectives_and_are_profiled(tmp_path: Path) -> None:
+    """Each rank captures the same order, times the same replays, and holds two KV heads of its own."""
+    pair = runner().tiny_pair(
+        tmp_path / "pair", interpreter=INTERPRETER, layers=QUICK_LAYERS, tensor_parallel_size=RANKS
+    )
+    asked: dict[str, Any] = {
+        "tensor_parallel_size": RANKS,
+        "collective_breaks": True,
+        "profile_samples": SAMPLES,
+        "tokens": 64,
+    }
+    arms_of = (Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE)
+    control, candidate = (run(request(pair, arm, **asked), tmp_path / arm.value) for arm in arms_of)
+
+    assert (control.token_sha256, control.text_sha256) == (candidate.token_sha256, candidate.text_sha256)
+    assert [rank.attention for rank in control.ranks] == [rank.attention for rank in candidate.ranks]
+    assert control.acceptance == candidate.acceptance
+    assert control.acceptance is not None
+    assert control.acceptance.accepted > control.acceptance.drafts > SAMPLES
+    check_kernel_and_allocations(control, candidate)
+    order = hashlib.sha256(",".join(KINDS).encode()).hexdigest()
+    for record in (control, candidate):
+        assert {rank.process.pid for rank in record.ranks}.isdisjoint({os.getpid()})
+        for rank in record.ranks:
+            target = rank.graphs[0]
+            assert (target.model, target.graphs, target.breaks) == (
+                "target",
+                3 * QUICK_LAYERS + 2,
+                3 * QUICK_LAYERS + 1,
+            )
+            assert target.order_sha256 == order
+            check_profile(record, rank, tmp_path / record.request.arm.value / "profile")
+
+
+def check_profile(record: ArmRecord, rank: RankReport, directory: Path) -> None:
+    """The rank's file is its own, whole, and tells of the arm's own way to its views."""
+    path = directory / f"rank{rank.rank}.json"
+    assert rank.profile is not None
+    assert (rank.profile.taken, rank.profile.sha256) == (SAMPLES, files.sha256_file(path))
+    profile = read_model(path, ReplayProfile)
+    assert (profile.rank, profile.world_size, profile.kinds) == (rank.rank, RANKS, KINDS)
+    assert profile.descriptor == rank.graphs[0].descriptor
+    persistent = QUICK_LAYERS if record.request.arm is Arm.GRAPH_CANDIDATE else 0
+    for sample in profile.samples:
+        views = sample.views
+        assert views is not None
+        assert (views.forward_calls, views.update_calls, views.update_ns) == (QUICK_LAYERS, 0, 0)
+        assert (views.incumbent_calls, views.persistent_calls) == (QUICK_LAYERS - persistent, persistent)
+        assert (views.persistent_hits, views.persistent_builds) == (persistent, 0)
+        attention = [time for time, kind in zip(sample.segment_ns, KINDS, strict=True) if kind == "attention"]
+        assert 0 < views.forward_ns < sum(attention)
+        assert all(sample.segment_ns)
+        assert sum(sample.segment_ns) <= sample.loop_ns <= sample.host_ns
+        assert sample.host_ns + sample.synchronize_ns <= sample.whole_ns
+    # The replays that follow the last sample are watched, and no other pass is one: the prefill came before.
+    assert rank.attention.calls == QUICK_LAYERS * (record.acceptance.drafts - SAMPLES if record.acceptance else 0)
+
+
+@pytest.mark.timeout(300)
+def test_a_generation_too_short_for_its_profile_says_how_far_it_came(pair: launch.TinyPair, tmp_path: Path) -> None:
+    record = run(request(pair, Arm.GRAPH_CONTROL, tokens=8, profile_samples=31), tmp_path / "arm")
+    [rank] = record.ranks
+    assert rank.profile is not None
+    assert 0 < rank.profile.taken < 31
+    assert rank.profile.sha256 is None
+    assert list((tmp_path / "arm" / "profile").iterdir()) == []
+    assert (rank.attention.calls, rank.attention.layers, rank.kernel_views, rank.allocations) == (0, 0, {}, [])
+
+
+@pytest.mark.timeout(300)
+def test_a_profile_directory_that_is_not_empty_ends_the_arm(pair: launch.TinyPair, tmp_path: Path) -> None:
+    def run_in_a_used_directory(
+        argv: Sequence[str], variables: Mapping[str, str], directory: Path, deadline_seconds: float
+    ) -> ProcessRecord:
+        (directory / "profile" / "rank0.json").touch(0o600)
+        return runner()(argv, variables, directory, deadline_seconds)
+
+    asked = request(pair, Arm.GRAPH_CONTROL, profile_samples=1)
+    with pytest.raises(launch.ArmFailedError, match=rf"{arms.FAILED}ProfileError: .*seen rank0\.json already there"):
+        launch.run_arm(
+            asked, tmp_path / "arm", interpreter=INTERPRETER, deadline_seconds=240, run=run_in_a_used_directory
+        )
 
 
 @pytest.mark.timeout(300)

@@ -292,3 +292,25 @@ def test_a_leg_of_one_row_or_of_a_short_one_has_no_figures() -> None:
     assert figures.leg_figures(record.model_copy(update={"rows": record.rows[:2]})) is not None
     assert figures.leg_figures(record.model_copy(update={"rows": record.rows[:1]})) is None
     assert figures.leg_figures(record.model_copy(update={"rows": [record.rows[0], short]})) is None
+
+
+def test_figures_at_their_least() -> None:
+    start = lab.Start([10.0] * 13, drafts=1, accepted=0, cycle_ms=31.5)
+    value = lab.leg("A1", 1, 1, start, candidate=False)
+    value["counters_after"]["draft_tokens"] = 1
+    seen = figures.leg_figures(lab.records([value])[0])
+    assert seen is not None
+    assert (seen.drafts, seen.draft_tokens, seen.accepted) == (1, 1, 0)
+
+
+def test_what_was_counted_before_is_taken_off() -> None:
+    start = lab.Start([10.0] * 13, drafts=1000, accepted=2345, cycle_ms=31.5)
+    value = lab.leg("A1", 1, 1, start, candidate=False)
+    value["counters_before"] |= {"drafts": 200, "draft_tokens": 1400, "accepted": 345, "decode_seconds": 3.5}
+    [record] = lab.records([value])
+    seen = figures.leg_figures(record)
+    assert seen is not None
+    assert (seen.drafts, seen.draft_tokens, seen.accepted) == (800, 5600, 2000)
+    assert figures.decode_seconds(record) == pytest.approx(28.0)
+    value["counters_before"]["decode_seconds"] = None
+    assert figures.leg_figures(lab.records([value])[0]) is None

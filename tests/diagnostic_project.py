@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A project whose gate 2 is the real exact diagnostic on real vLLM, small enough for a test: eight layers, few samples."""
+"""A project whose gate 2 is the real exact diagnostic on real vLLM, cut to a test's needs: few layers and samples."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ class DiagnosticProject(Project):
         self.campaign(small_campaign(**changed))
         (directory / "checks" / "test_first.py").write_text(FIRST.format(first=PROVES, second=PROVES))
 
+    def attempt_of(self, gate: int) -> Path:
+        """The first attempt of a gate, whether or not it is there yet."""
+        return self.sealed / "diagnostic-test" / "cpu" / f"gate{gate}" / "0001"
+
     @property
     def diagnostic(self) -> Path:
         """The evidence of the newest attempt."""
@@ -46,7 +50,7 @@ def small_campaign(**changed: str) -> str:
     text = QUICK.read_text()
     text = re.sub(r"\[clauses\.1\].*?(?=\[clauses\.2\])", FIRST_CLAUSES, text, flags=re.DOTALL)
     text = re.sub(r"\[rehearsal\].*?(?=\[clauses\.1\])", "", text, flags=re.DOTALL)
-    values = {"name": '"diagnostic-test"', "layers": "8", "samples": "4", "deadline_seconds": "200.0"} | changed
+    values = {"name": '"diagnostic-test"', "layers": "12", "samples": "4", "deadline_seconds": "200.0"} | changed
     for key, value in values.items():
         text, found = re.subn(rf"(?<![\w-]){key} = (\"[^\"]*\"|[^,\n ]+)", f"{key} = {value}", text)
         assert found, key

@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
             for row in record.rows
         ],
     )
-    files.write_new(chosen.teacher, files.canonical_json(teacher.canonical()))
+    files.write_new(chosen.teacher, files.canonical_json(teacher.canonical()) + b"\n")
     for row in record.rows:
         print(f"{row.prompt_id}: {row.usage.prompt_tokens} + {row.usage.completion_tokens}, {row.finish_reason}")
     print(teacher.digest)

@@ -3,15 +3,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arm_record import token_digest
+from pytest_laguna.evidence.diagnostic import DIRECTORY
+from pytest_laguna.own_analysis import derive_diagnosis, read_attempted
 from tests.demo import writable
 from tests.diagnostic_project import DiagnosticProject
+from tests.sealed import reseal
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +57,97 @@ def test_analyze_gives_the_same_bytes_again(passed: DiagnosticProject, tmp_path:
     assert not inside.exists()
 
 
-def test_changed_evidence_under_a_coherent_receipt_is_seen(passed: DiagnosticProject, tmp_path: Path) -> None:
-    del tmp_path
-    assert writable
+def _changed_tokens(copied: Path) -> None:
+    """Another token in the candidate's record, with the digest that goes with it."""
+    path = copied / "evidence" / DIRECTORY / "arms" / "graph-candidate" / "record.json"
+    record = json.loads(path.read_bytes())
+    tokens = [7, *record["token_ids"][1:]]
+    path.write_bytes(files.canonical_json(record | {"token_ids": tokens, "token_sha256": token_digest(tokens)}))
+
+
+def _rewritten(copied: Path) -> None:
+    """The diagnosis, and all that is derived from it, as the changed record gives them."""
+    content = derive_diagnosis(read_attempted(copied)).content
+    (copied / "evidence" / DIRECTORY / "analysis.json").write_bytes(content)
+
+
+def test_changed_evidence_never_passes_however_much_is_rewritten(passed: DiagnosticProject, tmp_path: Path) -> None:
+    shutil.copytree(passed.sealed, tmp_path / "sealed")
+    copied = tmp_path / "sealed" / passed.diagnostic.parents[1].relative_to(passed.sealed)
+    with writable(copied):
+        _changed_tokens(copied)
+    assert _verdicts(tmp_path / "sealed") == [("PASS", 0), ("VOID", "manifest.json")]
+    reseal(copied)
+    assert _verdicts(tmp_path / "sealed")[1] == ("VOID", "evidence/diagnostic/analysis.json")
+    with writable(copied):
+        _rewritten(copied)
+    reseal(copied)
+    assert _verdicts(tmp_path / "sealed")[1] == ("FAIL", "tokens-identical")
+
+
+def _verdicts(sealed: Path) -> list[tuple[str, object]]:
+    """Verdict of each gate, and the first words of the reason of gate 2."""
+    gates = json.loads(_laguna("verify", str(sealed), "--json").stdout)["gates"]
+    return [(gates[0]["verdict"], 0), (gates[1]["verdict"], gates[1]["reason"].partition(":")[0])]
+
+
+class Interference(NamedTuple):
+    """What happens to a running gate, and how its reason begins then."""
+
+    place: str
+    act: Callable[[DiagnosticProject, Path], None]
+    verdict: int
+    reason: str
+
+
+def _kill_the_arm(project: DiagnosticProject, place: Path) -> None:
+    del project
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"engine.arm\0{place}/request.json".encode() in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+def _change_the_model(project: DiagnosticProject, place: Path) -> None:
+    del project
+    request = files.read_canonical_json(place / "request.json")
+    assert isinstance(request, dict)
+    with Path(str(request["target"]), "config.json").open("a") as stream:
+        stream.write(" ")
+
+
+def _leave_a_process(project: DiagnosticProject, place: Path) -> None:
+    """What bears the lease's token is the lease's, wherever it comes from."""
+    lease = files.read_canonical_json(place.parents[2] / "cards" / "lease.json")
+    assert isinstance(lease, dict)
+    environment = {"LAGUNA_LEASE": str(lease["token"]), "LAGUNA_CPU_CARDS": project.cards[0]}
+    subprocess.Popen(["/bin/sleep", "300"], env=environment, start_new_session=True)
+
+
+INTERFERENCES = {
+    "an arm that dies": Interference("arms/q1", _kill_the_arm, 23, "SIGKILL"),
+    "a model that changes": Interference("arms/q1", _change_the_model, 22, "config.json: changed since"),
+    "a process on the card": Interference("arms/q1", _leave_a_process, 21, "left running: pid"),
+}
+
+
+@pytest.mark.parametrize("name", INTERFERENCES)
+def test_what_happens_to_a_running_diagnostic_is_named(name: str, tmp_path: Path) -> None:
+    place, act, code, reason = INTERFERENCES[name]
+    project = DiagnosticProject(tmp_path)
+    assert project.gate(1).returncode == 0
+    command = project.command("--gate=2", f"--cards={','.join(project.cards)}")
+    with subprocess.Popen(
+        command, cwd=project.directory, env=project.environment(), stdout=subprocess.PIPE, text=True
+    ) as gate:
+        directory = project.attempt_of(2) / "evidence" / DIRECTORY / place
+        deadline = time.monotonic() + 300
+        while not (directory / "stderr.log").exists():
+            assert time.monotonic() < deadline
+            assert gate.poll() is None
+            time.sleep(0.05)
+        act(project, directory)
+        output, _ = gate.communicate(timeout=600)
+    assert gate.returncode == code, output
+    assert reason in output, output
+    assert project.verify()[0] == code

@@ -23,7 +23,7 @@ from pytest_laguna.endpoint.server import RunningServer, ServerFailedError, Star
 from pytest_laguna.endpoint.suite import pin_suite
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.leg import LegEnd, LegRecord, LegRequest
-from pytest_laguna.evidence.process_record import Reason
+from pytest_laguna.evidence.process_record import FoundProcess, ProcessRecord, Reason
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.machine import descent
 from pytest_laguna.verdict import UnusableEvidenceError
@@ -221,6 +221,40 @@ def test_a_server_that_is_killed_and_leaves_a_worker_has_broken_the_contract(tmp
     ):
         case.run()
     assert case.statuses() == (1, 1, 1, 0)
+
+
+FOUND = FoundProcess(pid=7, command="worker", start_ticks=9)
+ENDED = ProcessRecord(
+    reason=Reason.STOPPED,
+    wait_status=0,
+    last_signal=signal.SIGINT,
+    wall_seconds=1.0,
+    peak_memory_bytes=None,
+    leftovers=[],
+    survivors=[],
+    proven_empty=True,
+    last_journal_line=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "stopped", "nothing_left"),
+    [
+        ({}, True, True),
+        ({"last_signal": signal.SIGTERM, "wait_status": signal.SIGTERM}, True, True),
+        ({"wait_status": signal.SIGKILL, "last_signal": signal.SIGKILL}, False, True),
+        ({"reason": Reason.EXITED}, False, True),
+        ({"reason": Reason.DEADLINE}, False, True),
+        ({"reason": Reason.SUPERVISOR_LOST, "wait_status": None, "proven_empty": False}, False, False),
+        ({"wait_status": None, "survivors": [FOUND]}, False, False),
+        ({"leftovers": [FOUND]}, True, False),
+        ({"proven_empty": False}, True, False),
+        ({"last_signal": signal.SIGKILL}, True, False),
+    ],
+)
+def test_how_a_server_ended_is_told_by_its_process(changes: dict[str, Any], stopped: bool, nothing_left: bool) -> None:
+    process = ENDED.model_copy(update=changes)
+    assert (leg._stopped_by_itself(process), leg._left_nothing(process)) == (stopped, nothing_left)
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_is_made(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def test_a_server_that_hangs_meets_the_deadline_of_the_whole_request() -> None:
         answer = HttpTransport(server.port, deadline_seconds=0.4).post("/", b"", {})
         assert 0.35 < time.monotonic() - began < 1.5
     assert answer.failure == "not whole after 0.4 s, its deadline"
+    assert 1 <= len(answer.body) <= 5  # one at once, and one each 0.1 s
 
 
 def test_a_server_that_never_answers_gave_no_answer() -> None:

@@ -26,6 +26,8 @@ from pytest_laguna.verdict import UnusableEvidenceError
 from tests.runner import runner
 from tests.unit.engine import support
 
+LANES = ("cpu", "cuda", "xpu")
+
 
 def test_every_place_of_an_arm_is_named(tmp_path: Path) -> None:
     """The arm refuses variables that are not its own: what the runner adds must be in its list."""
@@ -46,6 +48,19 @@ def test_the_arms_environment_is_the_arms(arm: Arm, flag: str, breakable: str) -
     assert seen[arms.FLAG] == flag
     assert seen["VLLM_USE_BREAKABLE_CUDAGRAPH"] == breakable
     assert seen["LAGUNA_LANE"] == seen["LAGUNA_KV_LANE"] == "cpu"
+
+
+def test_lanes_differ_in_their_name_and_in_what_only_a_cpu_needs() -> None:
+    cpu, cuda, xpu = (arms.environment(support.request(lane=lane, tensor_parallel_size=2)) for lane in LANES)
+    named = {"LAGUNA_LANE", "LAGUNA_KV_LANE"}
+    assert {name for name in cuda.keys() | xpu.keys() if cuda.get(name) != xpu.get(name)} == named
+    differing = {name for name in cpu.keys() | cuda.keys() if cpu.get(name) != cuda.get(name)}
+    assert differing - named == {
+        *("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "TORCHDYNAMO_DISABLE", "VLLM_CPU_OMP_THREADS_BIND"),
+        *("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_WORKER_MULTIPROC_METHOD"),
+    }
+    arguments = [arms.engine_arguments(support.request(lane=lane)) for lane in LANES]
+    assert arguments[0] == arguments[1] == arguments[2]
 
 
 def test_control_and_candidate_differ_in_the_flag_alone() -> None:

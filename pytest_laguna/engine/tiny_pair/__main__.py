@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from .build import build, is_pinned
-from .shape import LAYERS, Size
+from .shape import LAYERS, VLLM, Size
 
 parser = argparse.ArgumentParser(description="Write the tiny Laguna target and its draft.")
 parser.add_argument(
@@ -17,9 +17,11 @@ parser.add_argument(
 )
 parser.add_argument("--layers", type=int, default=LAYERS, help="of the target; a multiple of four, eight or more")
 parser.add_argument("--tensor-parallel-size", type=int, default=1, help="ranks, 1, 2 or 4; each gets two KV heads")
+parser.add_argument("--width", type=int, default=1, help="times the hidden size: 1, 4, 16 or 64")
+parser.add_argument("--vllm", default=VLLM, help="the version that is to read the pair")
 options = parser.parse_args()
 try:
-    size = Size(options.layers, options.tensor_parallel_size)
+    size = Size(options.layers, options.tensor_parallel_size, options.width, options.vllm)
 except ValueError as error:
     parser.error(str(error))
 digest = build(options.out, size)

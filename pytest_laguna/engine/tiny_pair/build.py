@@ -14,6 +14,7 @@ from .grow import with_heads, with_layers
 from .prompts import gate_2_prompts
 from .shape import Size, draft_config, target_config
 from .tokenizer import tokenizer_config, tokenizer_json
+from .widen import with_width
 
 HERE = Path(__file__).parent
 SHIPPED = ("target.safetensors", "draft.safetensors")
@@ -45,7 +46,7 @@ def write(directory: Path, size: Size) -> None:
         (draft, load_file(HERE / "draft.safetensors"), draft_config(size)),
     ):
         of_all_ranks = with_heads(weights, size.tensor_parallel_size)
-        save_file(of_all_ranks, folder / "model.safetensors", metadata={"format": "pt"})
+        save_file(with_width(of_all_ranks, size.width), folder / "model.safetensors", metadata={"format": "pt"})
         _write_json(folder / "config.json", config)
     _write_json(target / "generation_config.json", {"bos_token_id": 1, "pad_token_id": 0})
     _write_json(target / "tokenizer.json", tokenizer_json())

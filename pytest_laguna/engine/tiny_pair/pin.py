@@ -15,7 +15,12 @@ from .prompts import suite
 from .shape import LAYERS, QUICK_LAYERS, Size
 
 SUITE = HERE.parents[1] / "endpoint" / "suites" / "tiny-laguna.json"
-PINNED = (*(Size(LAYERS, ranks) for ranks in (1, 2, 4)), *(Size(QUICK_LAYERS, ranks) for ranks in (1, 2)))
+OLDER = "0.26.0"
+PINNED = (
+    *(Size(LAYERS, ranks) for ranks in (1, 2, 4)),
+    *(Size(QUICK_LAYERS, ranks) for ranks in (1, 2)),
+    Size(LAYERS, 1, vllm=OLDER),
+)
 
 
 def pin() -> None:

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
+
+from pytest_laguna.engine.compat import configuration
 
 VOCABULARY = 288
 HIDDEN = 64
@@ -21,6 +24,10 @@ QUICK_LAYERS = 12
 """Of the pair for runs whose subject is not the model."""
 PERIOD = 4
 """One layer that attends to the whole context, then three that slide."""
+WIDTHS = (1, 4, 16, 64)
+"""Powers of four, whose roots cost no bit in bfloat16."""
+VLLM = "0.32.0"
+"""The version that the pair is written for unless another is named."""
 DENSE_INTERMEDIATE = 128
 EXPERTS = 4
 EXPERTS_PER_TOKEN = 2
@@ -44,13 +51,18 @@ class Size:
     Attributes:
         layers: of the target, a multiple of four and at least eight.
         tensor_parallel_size: ranks that it is made for, 1, 2 or 4; each holds two KV heads.
+        width: times the hidden size, one of ``WIDTHS``; the sizes inside the MLPs grow by its root. With 48 layers and
+            64 the target has 1.1e9 parameters.
+        vllm: the version that is to read it.
 
     Raises:
-        ValueError: it is another number.
+        ValueError: it is another number, or a version whose form of ``config.json`` is not known.
     """
 
     layers: int = LAYERS
     tensor_parallel_size: int = 1
+    width: int = 1
+    vllm: str = VLLM
 
     def __post_init__(self) -> None:
         if self.layers < 2 * PERIOD or self.layers % PERIOD:
@@ -59,9 +71,22 @@ class Size:
         if self.tensor_parallel_size not in {1, 2, 4}:
             message = f"tensor_parallel_size is {self.tensor_parallel_size}; expected 1, 2 or 4"
             raise ValueError(message)
+        if self.width not in WIDTHS:
+            message = f"width is {self.width}; expected one of {', '.join(map(str, WIDTHS))}"
+            raise ValueError(message)
+        configuration.has_older_form(self.vllm)
 
     def __str__(self) -> str:
-        return f"layers={self.layers} tensor_parallel_size={self.tensor_parallel_size}"
+        """What makes it another pair; versions that read the same form have the same."""
+        parts = [f"layers={self.layers}", f"tensor_parallel_size={self.tensor_parallel_size}"]
+        parts += [f"width={self.width}"] if self.width > 1 else []
+        parts += [f"vllm={self.vllm}"] if configuration.has_older_form(self.vllm) else []
+        return " ".join(parts)
+
+
+def inner(width: int) -> int:
+    """Times what the sizes inside the MLPs of a pair of that width are."""
+    return math.isqrt(width)
 
 
 def trained_layers(layers: int = LAYERS) -> tuple[int, ...]:
@@ -94,25 +119,26 @@ def is_dense(layer: int) -> bool:
 
 
 def target_config(size: Size) -> dict[str, Any]:
-    """``config.json`` of the target, in the form that transformers' ``LagunaConfig`` reads since 5.17."""
+    """``config.json`` of the target, in the form that the version reads."""
     layers = range(size.layers)
-    return _config(
+    config = _config(
+        size,
         layer_types=["full_attention" if is_full(layer) else "sliding_attention" for layer in layers],
         heads_per_layer=[heads(layer) for layer in layers],
         mlp_types=["dense" if is_dense(layer) else "sparse" for layer in layers],
         intermediate=DENSE_INTERMEDIATE,
-        ranks=size.tensor_parallel_size,
     )
+    return configuration.older_form(config, draft=False) if configuration.has_older_form(size.vllm) else config
 
 
 def draft_config(size: Size) -> dict[str, Any]:
     """``config.json`` of the draft; its sliding layers make vLLM run the draft's block causally."""
     config = _config(
+        size,
         layer_types=["sliding_attention"] * DRAFT_LAYERS,
         heads_per_layer=[SLIDING_HEADS] * DRAFT_LAYERS,
         mlp_types=["dense"] * DRAFT_LAYERS,
         intermediate=DRAFT_INTERMEDIATE,
-        ranks=size.tensor_parallel_size,
     )
     config["draft_vocab_size"] = VOCABULARY
     config["dflash_config"] = {
@@ -120,12 +146,14 @@ def draft_config(size: Size) -> dict[str, Any]:
         "mask_token_id": MASK_TOKEN,
         "use_aux_hidden_state": True,
     }
-    return config
+    return configuration.older_form(config, draft=True) if configuration.has_older_form(size.vllm) else config
 
 
 def _config(
-    *, layer_types: list[str], heads_per_layer: list[int], mlp_types: list[str], intermediate: int, ranks: int
+    size: Size, *, layer_types: list[str], heads_per_layer: list[int], mlp_types: list[str], intermediate: int
 ) -> dict[str, Any]:
+    """In the form that transformers' ``LagunaConfig`` reads since 5.17."""
+    ranks, wider = size.tensor_parallel_size, inner(size.width)
     return {
         "architectures": ["LagunaForCausalLM"],
         "model_type": "laguna",
@@ -138,14 +166,14 @@ def _config(
         "gating": True,
         "head_dim": HEAD,
         "hidden_act": "silu",
-        "hidden_size": HIDDEN,
+        "hidden_size": size.width * HIDDEN,
         "initializer_range": 0.02,
-        "intermediate_size": intermediate,
+        "intermediate_size": wider * intermediate,
         "layer_types": layer_types,
         "max_position_embeddings": 2048,
         "mlp_layer_types": mlp_types,
         "moe_apply_router_weight_on_input": False,
-        "moe_intermediate_size": EXPERT_INTERMEDIATE,
+        "moe_intermediate_size": wider * EXPERT_INTERMEDIATE,
         "moe_routed_scaling_factor": ROUTED_SCALING,
         "moe_router_logit_softcapping": 0.0,
         "num_attention_heads": ranks * heads_per_layer[0],
@@ -155,10 +183,10 @@ def _config(
         "num_hidden_layers": len(layer_types),
         "num_key_value_heads": ranks * KV_HEADS,
         "output_router_logits": False,
-        "rms_norm_eps": EPSILON,
+        "rms_norm_eps": EPSILON / size.width,
         "rope_parameters": {"full_attention": FULL_ROPE, "sliding_attention": SLIDING_ROPE},
         "router_aux_loss_coef": 0.001,
-        "shared_expert_intermediate_size": EXPERT_INTERMEDIATE,
+        "shared_expert_intermediate_size": wider * EXPERT_INTERMEDIATE,
         "sliding_window": WINDOW,
         "tie_word_embeddings": False,
         "use_cache": True,

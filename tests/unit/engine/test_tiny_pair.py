@@ -310,10 +310,10 @@ def test_the_committed_suite_is_the_prompts() -> None:
 
 
 def test_a_prompt_goes_on_where_its_text_ends_and_stops_at_the_end() -> None:
-    prompt = prompts.Prompt(corpus.Stream("numbered", 22), 8)
-    assert prompt.text == "23: whis"
-    assert prompt.continuation(50) == [*tokenizer.encode("ky\n24: yard\n"), tokenizer.END_TOKEN]
-    assert prompt.continuation(4) == tokenizer.encode("ky\n2")
+    prompt = prompts.Prompt(corpus.Stream("numbered", 22), 4)
+    assert prompt.text == "23: "
+    assert prompt.continuation(50) == [*tokenizer.encode("whisky\n24: yard\n"), tokenizer.END_TOKEN]
+    assert prompt.continuation(6) == tokenizer.encode("whisky")
     with pytest.raises(KeyError):
         tokenizer.decode([tokenizer.END_TOKEN])
 

@@ -13,7 +13,7 @@ import pytest
 from pytest_laguna.analysis.endpoint import analyse_endpoint
 from pytest_laguna.analysis.endpoint.case import LegCase
 from pytest_laguna.analysis.endpoint.counter_rules import acceptance_possible
-from pytest_laguna.analysis.endpoint.repetition import conclude, power
+from pytest_laguna.analysis.endpoint.repetition import conclude, null_narrow, power
 from pytest_laguna.evidence.endpoint_analysis import Conclusion, Disposition, EndpointAnalysis
 from pytest_laguna.evidence.endpoint_campaign import (
     ABBA,
@@ -178,6 +178,29 @@ def test_the_sign_flip_companion_can_veto() -> None:
     assert seen.low_percent > repetition.margin_percent
     assert seen.sign_flip_p == 2 / 64
     assert seen.conclusion is Conclusion.INCONCLUSIVE
+
+
+def test_the_interval_can_veto_the_sign_flip_test() -> None:
+    """Every block is above the margin, and two far ones make the interval wide."""
+    seen = conclusion([0.006, 0.05, 0.006, 0.03, 0.006, 0.006], REPETITION)
+    assert seen.sign_flip_p == 1 / 64
+    assert seen.low_percent < REPETITION.margin_percent
+    assert seen.conclusion is Conclusion.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "margin", "narrow"),
+    [(-0.4, 0.4, 0.5, True), (-0.6, 0.6, 0.5, False), (0.1, 0.9, 0.5, True), (0.0, 0.0, 0.0, False)],
+)
+def test_a_null_interval_is_narrow_by_its_half(low: float, high: float, margin: float, narrow: bool) -> None:
+    seen = conclusion([0.0] * 6, REPETITION)
+    changed = seen.model_copy(update={"low_percent": low, "high_percent": high, "margin_percent": margin})
+    assert (null_narrow(changed) is None) is narrow
+
+
+def test_power_at_the_margin_is_the_level() -> None:
+    at_margin = REPETITION.model_copy(update={"effect_percent": REPETITION.margin_percent})
+    assert power(at_margin, 0.005) == pytest.approx(0.025, abs=1e-9)
 
 
 def test_figures_of_several_blocks_by_hand() -> None:

@@ -147,19 +147,23 @@ class ArmRunner:
         deadline = self.bounds.deadline_seconds
         return launch.run_packet(request, directory, interpreter=interpreter, deadline_seconds=deadline, run=self)
 
-    def tiny_pair(
+    def tiny_pair(  # noqa: PLR0913 - what ``launch.build_tiny_pair`` asks for
         self,
         directory: Path,
         *,
         interpreter: Path,
         layers: int = launch.TINY_PAIR_LAYERS,
         tensor_parallel_size: int = 1,
+        width: int = 1,
+        vllm: str = launch.TINY_PAIR_VLLM,
     ) -> launch.TinyPair:
         """Write the tiny pair; raises what ``launch.build_tiny_pair`` raises."""
         return launch.build_tiny_pair(
             directory,
             layers=layers,
             tensor_parallel_size=tensor_parallel_size,
+            width=width,
+            vllm=vllm,
             interpreter=interpreter,
             deadline_seconds=self.bounds.deadline_seconds,
             run=self,

@@ -118,11 +118,13 @@ class GeneratedPair(_Model):
     Attributes:
         generated: which.
         layers: of the target.
+        width: times the hidden size; the function stays the same.
         prompt: which of the pair's prompts is continued.
     """
 
     generated: Literal["tiny-laguna"]
     layers: Annotated[int, pydantic.Field(ge=1)]
+    width: Annotated[int, pydantic.Field(ge=1)] = 1
     prompt: Name
 
 

@@ -112,6 +112,8 @@ class EngineRun:
                 interpreter=interpreter,
                 layers=model.layers,
                 tensor_parallel_size=len(self.held.cards),
+                width=model.width,
+                vllm=self.campaign.lane_settings(self.lane).vllm,
             )
             yield Models(pair.target, pair.draft, pair.prompts[model.prompt])
         finally:

@@ -82,7 +82,7 @@ def run(request: ArmRequest, directory: Path) -> ArmRecord:
         cached_tokens=cached_tokens,
         generation_seconds=done - ready,
         start_seconds=ready - started,
-        acceptance=_acceptance(completion.spec_decode_metrics),
+        acceptance=_acceptance(engine) if request.arm.speculates else None,
         ranks=sorted(
             (RankReport.model_validate(report) for report in engine.collective_rpc("laguna_report")),
             key=lambda report: report.rank,
@@ -107,10 +107,10 @@ def _require_environment(request: ArmRequest, directory: Path) -> dict[str, str]
     return seen
 
 
-def _acceptance(metrics: Any) -> Acceptance | None:
-    if metrics is None:
-        return None
-    return Acceptance.from_histogram(metrics.histogram, metrics.num_draft_tokens)
+def _acceptance(engine: Any) -> Acceptance:
+    from .compat.speculation import acceptance  # noqa: PLC0415 - after the environment has been checked
+
+    return acceptance(engine)
 
 
 def _versions() -> dict[str, str]:

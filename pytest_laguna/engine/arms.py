@@ -90,7 +90,8 @@ _LANE_ENVIRONMENTS: dict[str, dict[str, str]] = {
         # Small functions around the model would each be compiled by a C++ compiler, in every arm and rank.
         "TORCHDYNAMO_DISABLE": "1",
     },
-    "cuda": {},
+    # Greedy choice needs no sampler of another library, which may be there or not.
+    "cuda": {"VLLM_USE_FLASHINFER_SAMPLER": "0"},
     "xpu": {},
 }
 
@@ -110,9 +111,10 @@ def engine_arguments(request: ArmRequest) -> dict[str, Any]:
         "tensor_parallel_size": request.tensor_parallel_size,
         "compilation_config": _compilation(graphs=request.arm.graphs),
         "worker_extension_cls": "pytest_laguna.engine.probe.RankProbe",
+        # What became of the drafts is counted for the whole engine, in every version; q1 does what the others do.
+        "disable_log_stats": False,
     }
     if request.draft is not None:
-        arguments["per_request_spec_decode_metrics"] = "summary"
         arguments["speculative_config"] = {
             "method": "dflash",
             "model": request.draft,

@@ -21,6 +21,8 @@ from .tiny_pair import shape
 
 TINY_PAIR_LAYERS = shape.LAYERS
 """Of the target, unless a pair of another depth is asked for."""
+TINY_PAIR_VLLM = shape.VLLM
+"""The version that a pair is written for, unless another is named."""
 _TAIL_BYTES = 4096
 
 Record = TypeVar("Record", bound=Schema)
@@ -70,6 +72,8 @@ def build_tiny_pair(  # noqa: PLR0913
     *,
     layers: int = TINY_PAIR_LAYERS,
     tensor_parallel_size: int = 1,
+    width: int = 1,
+    vllm: str = TINY_PAIR_VLLM,
     interpreter: Path,
     deadline_seconds: float,
     run: Runner,
@@ -80,6 +84,8 @@ def build_tiny_pair(  # noqa: PLR0913
         directory: made here with mode 0700.
         layers: of the target, a multiple of four and at least eight; 12 make a quick pair.
         tensor_parallel_size: ranks that the pair is made for, 1, 2 or 4; each holds two KV heads.
+        width: times the hidden size, 1, 4, 16 or 64; the function stays the same.
+        vllm: the version that is to read it.
         interpreter: a Python that has torch and safetensors.
         deadline_seconds: after which the process is ended.
         run: runs it.
@@ -93,6 +99,7 @@ def build_tiny_pair(  # noqa: PLR0913
     pair = directory / "pair"
     argv = [str(interpreter), "-P", "-m", "pytest_laguna.engine.tiny_pair", str(pair)]
     argv += ["--layers", str(layers), "--tensor-parallel-size", str(tensor_parallel_size)]
+    argv += ["--width", str(width), "--vllm", vllm]
     _require_clean(run(argv, {}, directory, deadline_seconds), "tiny pair", directory)
     prompts = {name: str(text) for name, text in json.loads((pair / "prompts.json").read_text()).items()}
     return TinyPair(pair / "target", pair / "draft", prompts)

@@ -57,8 +57,9 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     asked = request(options.pair.absolute(), options.arm, options.tensor_parallel_size)
     os.environ.update(arms.environment(asked))
+    rows = [dataclasses.asdict(measured) for measured in _measure(asked, options.names)]
     with options.out.open("x") as stream:
-        json.dump([dataclasses.asdict(measured) for measured in _measure(asked, options.names)], stream, indent=1)
+        json.dump(rows, stream, indent=1)
 
 
 def request(pair: Path, arm: Arm, tensor_parallel_size: int) -> ArmRequest:
@@ -83,7 +84,9 @@ def _measure(asked: ArmRequest, names: list[str] | None) -> Iterator[Measured]:
     from .prompts import GATE_2, GATE_2_TOKENS, SUITE, SUITE_TOKENS  # noqa: PLC0415 - imports torch
 
     lengths = {"max_model_len": _MAX_MODEL_TOKENS, "max_num_batched_tokens": _MAX_MODEL_TOKENS}
-    engine = LLM(**(arms.engine_arguments(asked) | lengths))
+    # vLLM 0.32.0 counts for each request, and not only for the whole engine.
+    counted = {"per_request_spec_decode_metrics": "summary"} if asked.arm.speculates else {}
+    engine = LLM(**(arms.engine_arguments(asked) | lengths | counted))
     for name, prompt in (GATE_2 | SUITE).items():
         if names is not None and name not in names:
             continue

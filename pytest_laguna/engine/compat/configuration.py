@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The form of Laguna's ``config.json`` that a vLLM version reads. Imports neither torch nor vLLM.
+
+vLLM 0.32.0 and 0.33.0 leave Laguna's configuration to transformers, which keys ``rope_parameters`` by layer type since
+5.17. vLLM 0.26.0 brings a class of its own, which takes the first layer type for one of the parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+VERSIONS = ("0.26.0", "0.32.0", "0.33.0")
+"""The versions whose form is known."""
+_OLDER = frozenset({"0.26.0"})
+
+
+def has_older_form(version: str) -> bool:
+    """Whether a version reads the older form.
+
+    Raises:
+        ValueError: it is none of the known versions.
+    """
+    if version not in VERSIONS:
+        message = f"vLLM {version}: its form of config.json is not known; expected one of {', '.join(VERSIONS)}"
+        raise ValueError(message)
+    return version in _OLDER
+
+
+def older_form(config: dict[str, Any], *, draft: bool) -> dict[str, Any]:
+    """The same configuration as vLLM 0.26.0 reads it.
+
+    Args:
+        config: in the newer form.
+        draft: whether it is the DFlash draft's. vLLM 0.26.0 knows that by its architecture alone, and does not know
+            ``mlp_layer_types``: with experts to choose from it would give the draft's second layer some.
+    """
+    newer = {"rope_parameters", "mlp_layer_types"}
+    full, sliding = (config["rope_parameters"][kind] for kind in ("full_attention", "sliding_attention"))
+    dense = [layer for layer, kind in enumerate(config["mlp_layer_types"]) if kind == "dense"]
+    kept = {name: value for name, value in config.items() if name not in newer}
+    older = {
+        "rope_theta": full["rope_theta"],
+        "partial_rotary_factor": full["partial_rotary_factor"],
+        "swa_rope_parameters": sliding,
+        "mlp_only_layers": dense,
+        "qkv_bias": config["attention_bias"],
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+    }
+    of_draft = {"architectures": ["DFlashLagunaForCausalLM"], "num_experts": 0} if draft else {}
+    return kept | older | of_draft

@@ -16,7 +16,7 @@ from pytest_laguna.analysis.clauses import CAUSE_VERDICT
 from pytest_laguna.campaign import Campaign, CampaignError, Lane, read_campaign
 from pytest_laguna.evidence import files, journal, root
 from pytest_laguna.evidence.schemas import Earlier, Identity, Previous
-from pytest_laguna.verdict import UnusableEvidenceError, Verdict
+from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
 
 KNOWN_PLUGINS = frozenset({
     "pytest-laguna", "pytest-xdist", "pytest-timeout", "pytest-cov", "pytest-httpserver", "hypothesis", "anyio",
@@ -174,9 +174,18 @@ def _recorded_negative(attempt: Path) -> Verdict | None:
         except UnusableEvidenceError:
             continue
         data = event.get("data") if isinstance(event, dict) else None
-        if isinstance(data, dict) and data.get("when") == "call" and data.get("cause") in CLOSING_CAUSES:
+        if not isinstance(data, dict):
+            continue
+        if data.get("when") == "call" and data.get("cause") in CLOSING_CAUSES:
             found = CAUSE_VERDICT[str(data["cause"])]
+        elif event_kind(event) == "problem" and data.get("verdict") == Verdict.FAIL:
+            found = Verdict.FAIL
     return found
+
+
+def event_kind(event: JSON) -> JSON:
+    """What a line of a journal is about."""
+    return event.get("kind") if isinstance(event, dict) else None
 
 
 CLOSING_CAUSES = ("assertion", "stop")

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna import fixtures, options, verification, watch
+from pytest_laguna.analysis.process import judge_cleanliness
 from pytest_laguna.attempt import Attempt, Precondition
 from pytest_laguna.campaign import CampaignError, read_campaign
 from pytest_laguna.evidence import root
 from pytest_laguna.evidence.files import printable
+from pytest_laguna.evidence.machine import read_machine
 from pytest_laguna.evidence.schemas import Identity
 from pytest_laguna.identity.record import take_identity
 from pytest_laguna.identity.source import IdentityError, unfrozen_module
@@ -302,6 +304,15 @@ class GateSession:
             return
         if verdict is not Verdict.PASS:
             yield verdict, reason
+        yield from self._left_behind(attempt)
+
+    def _left_behind(self, attempt: Attempt) -> Iterator[tuple[Verdict, str]]:
+        """What a supervised process left running is a broken contract, in the journal too: it closes the campaign."""
+        with contextlib.suppress(UnusableEvidenceError):  # which the analysis finds
+            for place, process in read_machine(attempt.directory / root.EVIDENCE).processes.items():
+                verdict, reason = judge_cleanliness(process)
+                if verdict is Verdict.FAIL:
+                    yield verdict, f"{place}: {reason}"
 
     def _drift(self) -> Iterator[tuple[Verdict, str]]:
         """Whether campaign, candidate and harness are still what they were when the gate opened."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pytest_laguna.analysis.arms import ARMS_FRESH, CACHE_COLD, DRAFTS_BOUNDED, TOKENS_IDENTICAL
 from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding
 from pytest_laguna.analysis.engine_identity import IDENTITY_RULES
-from pytest_laguna.analysis.findings import Finding, decide
+from pytest_laguna.analysis.findings import Finding, decisive
 from pytest_laguna.analysis.packets import PARITY_PACKETS
 from pytest_laguna.analysis.replay_rules import REPLAY_SAMPLES, VIEW_PREPARATIONS
 from pytest_laguna.analysis.surroundings import CARDS_IDLE, HOST_WITHIN_LIMITS
@@ -80,13 +80,14 @@ def clause_verdict(results: Mapping[str, RuleResult]) -> Finding:
     judged = {name: result for name, result in results.items() if result.verdict is not None}
     if not judged:
         return Verdict.NOT_PROVEN, "no rule could be applied"
-    against = {
-        name: (result.verdict, result.reason)
+    against = [
+        (result.verdict, f"{name}: {result.reason}")
         for name, result in judged.items()
         if result.verdict is not None and result.verdict is not Verdict.PASS
-    }
+    ]
     listed = len(results) - len(judged)
-    return decide(against, f"{len(judged)} rules hold{f', {listed} are listed only' if listed else ''}")
+    good = f"{len(judged)} rules hold{f', {listed} are listed only' if listed else ''}"
+    return decisive(against) or (Verdict.PASS, good)
 
 
 def _judge(rule: Rule, case: Case) -> RuleResult:

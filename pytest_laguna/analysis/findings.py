@@ -26,6 +26,15 @@ def decide(found: Mapping[str, Finding | None], good: str) -> Finding:
     return gravest(against) or (Verdict.PASS, good)
 
 
+def decisive(findings: Sequence[Finding]) -> Finding | None:
+    """The finding that a clause comes to; None when there are none.
+
+    A broken contract stays one whatever else is missing, so the first of them comes before all others.
+    """
+    broken = next((finding for finding in findings if finding[0] is Verdict.FAIL), None)
+    return broken or gravest(findings)
+
+
 def gravest(findings: Sequence[Finding]) -> Finding | None:
     """The first of the findings with the worst verdict; None when there are none."""
     if not findings:

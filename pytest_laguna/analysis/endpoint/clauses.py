@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_laguna.analysis.findings import Finding, gravest
+from pytest_laguna.analysis.findings import Finding, decisive
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.verdict import Verdict
 
@@ -56,7 +56,7 @@ def judge_clauses(analysis: EndpointAnalysis, ended: Mapping[str, Finding]) -> d
     against[ENDED] = [(verdict, f"{leg}: {ENDED}: {reason}") for leg, (verdict, reason) in ended.items()]
     cause = next((f"; {leg}: {reason}" for leg, (_, reason) in ended.items()), "")
     found = {
-        clause: gravest([one for rule in rules for one in against.get(rule, [])]) for clause, rules in CLAUSES.items()
+        clause: decisive([one for rule in rules for one in against.get(rule, [])]) for clause, rules in CLAUSES.items()
     }
     return {
         clause: finding or (Verdict.NOT_PROVEN, f"none of its rules could be asked{cause}")

@@ -367,6 +367,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
     ),
     ("sole-treatment", "version", put(A2, "ranks_captured|0|versions|vllm", "0.33.0"), V, "block 1 A2: versions is"),
     ("cross-leg-exact", "token", token(A2, 9, 5), F, "block 1 A2 against block 1 A1: row 9 has token"),
+    ("same-prompts", "fewer", lambda legs: legs[B1]["rows"].pop(), V, "13 against 12 rows; expected the same number"),
     ("same-prompts", "tokens", other_prompt, V, "row 3 asks 'concurrency-review' and 'concurrency-review'"),
     ("acceptance-drift", "up", retold(B1, accepted=4700), S, "the acceptance rate moves by 0.00"),
     ("acceptance-drift", "down", retold(B1, accepted=4600), S, "the acceptance rate moves by -0.00"),

@@ -188,6 +188,12 @@ def test_both_graph_arms_on_two_ranks_break_at_collectives_and_are_profiled(tmp_
             assert target.order_sha256 == order
             check_profile(record, rank, tmp_path / record.request.arm.value / "profile")
 
+    # Upstream's topology has its collectives inside the graphs: a replay that did not wait for them gave other tokens.
+    upstream = run(request(pair, Arm.GRAPH_CONTROL, **(asked | {"collective_breaks": False})), tmp_path / "upstream")
+    assert upstream.token_sha256 == control.token_sha256
+    for rank in upstream.ranks:
+        assert rank.graphs[0].kinds == {"graph": QUICK_LAYERS + 1, "attention": QUICK_LAYERS}
+
 
 def check_profile(record: ArmRecord, rank: RankReport, directory: Path) -> None:
     """The rank's file is its own, whole, and tells of the arm's own way to its views."""

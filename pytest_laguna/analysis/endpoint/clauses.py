@@ -15,7 +15,7 @@ ENDED = "legs-ended"
 CLAUSES: Mapping[str, tuple[str, ...]] = {
     "legs-fresh": (
         ENDED, "leg-named", "suite-passed", "server-ours", "servers-fresh", "one-at-a-time", "fresh-service",
-        "no-warm-up", "no-retry", "no-network", "rows-complete", "cleanup-clean",
+        "no-warm-up", "no-retry", "no-network", "rows-complete", "figures-taken", "cleanup-clean",
     ),
     "legs-in-order": ("legs-as-planned", "legs-in-order", "phase-1-stop", "a2-after-b2", "legs-complete"),
     "sole-treatment": ("sole-treatment", "selector-observed", "candidate-active"),
@@ -31,7 +31,7 @@ CLAUSES: Mapping[str, tuple[str, ...]] = {
     "long-next": ("long-next",),
     "rollover": ("rollover",),
     "acceptance-drift": ("acceptance-drift",),
-    "adjacent-pairs": ("figures-taken", "headline", "rows-won", "paired-median", "cycle-saving"),
+    "adjacent-pairs": ("headline", "rows-won", "paired-median", "cycle-saving"),
     "control-health": ("control-health",),
     "promotion": (
         "lower-start-wins", "above-record", "above-practical-floor", "interval-superior", "null-finds-nothing",

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What raw evidence does to the verdict of a session whose tests all say that they passed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_laguna.analysis.clauses import Evidence, judge
+from pytest_laguna.evidence.journal import Event
+from pytest_laguna.verdict import Verdict, raise_verdict, worst
+from tests.sealed import good_events
+
+CLAUSES = [("first", "checks/test_first.py::test_first"), ("second", "checks/test_first.py::test_second")]
+EVENTS: list[tuple[Any, dict[str, Any]]] = [
+    ("session-started", {}),
+    *good_events(),
+    ("session-finished", {"exit_status": 0}),
+]
+JOURNAL = [
+    Event(sequence=number, previous="", time="2026-07-25T00:00:00.000000+00:00", kind=kind, data=data)
+    for number, (kind, data) in enumerate(EVENTS)
+]
+
+
+def test_without_anything_against_it_the_gate_passes() -> None:
+    analysis = judge(CLAUSES, JOURNAL, Evidence())
+    assert (analysis.verdict, analysis.reason, analysis.unexercised) == (Verdict.PASS, "2 clauses proven", [])
+    assert analysis == judge(CLAUSES, JOURNAL)
+
+
+@pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.PASS])
+def test_evidence_against_the_machine_is_the_gates_verdict(verdict: Verdict) -> None:
+    analysis = judge(CLAUSES, JOURNAL, Evidence(machine=[(verdict, "idle-after.json: held")]))
+    assert (analysis.verdict, analysis.reason) == (verdict, "idle-after.json: held")
+    assert [clause.verdict for clause in analysis.clauses] == [Verdict.PASS, Verdict.PASS]
+
+
+@pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.PASS])
+def test_evidence_against_a_clause_is_its_verdict_and_the_gates(verdict: Verdict) -> None:
+    analysis = judge(CLAUSES, JOURNAL, Evidence(clauses={"second": (verdict, "rule: because")}))
+    assert (analysis.verdict, analysis.reason) == (verdict, "second: rule: because")
+    assert [clause.verdict for clause in analysis.clauses] == [Verdict.PASS, verdict]
+
+
+def test_what_is_not_exercised_is_listed_and_proves_nothing() -> None:
+    listed = [("second", "compiled-extension", "not applicable: the lane has none")]
+    analysis = judge(CLAUSES, JOURNAL, Evidence(unexercised=listed))
+    assert (analysis.verdict, analysis.unexercised) == (Verdict.PASS, listed)
+
+
+@pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.PASS])
+def test_a_verdict_is_raised_as_what_gives_it(verdict: Verdict) -> None:
+    with pytest.raises(Exception, match="because") as raised:
+        raise_verdict(verdict, "because")
+    names = {
+        Verdict.STOP: "MeasuredNegativeError",
+        Verdict.FAIL: "AssertionError",
+        Verdict.VOID: "UnusableEvidenceError",
+        Verdict.NOT_PROVEN: "NotProvenError",
+    }
+    assert raised.typename == names[verdict]
+
+
+def test_a_pass_is_not_raised() -> None:
+    with pytest.raises(ValueError, match="proven and not raised"):
+        raise_verdict(Verdict.PASS, "")
+    assert worst([]) is Verdict.NOT_PROVEN

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rule proves which clause of gate 3, and what a leg without a record does to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_laguna.analysis.endpoint import analyse_endpoint
+from pytest_laguna.analysis.endpoint.analyse import RULES
+from pytest_laguna.analysis.endpoint.clauses import CLAUSES, ENDED, judge_clauses
+from pytest_laguna.analysis.findings import Finding, decide, decisive, gravest
+from pytest_laguna.campaign import read_campaign
+from pytest_laguna.evidence.arm_record import token_digest
+from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
+from pytest_laguna.verdict import Verdict
+from tests import endpoint_legs as lab
+
+CAMPAIGNS = Path(__file__).parents[3] / "campaigns"
+
+
+def analysis(legs: list[lab.Leg]) -> EndpointAnalysis:
+    return analyse_endpoint(lab.plan(), lab.records(legs), teacher=lab.TEACHER, campaign=lab.CAMPAIGN)
+
+
+def test_every_rule_belongs_to_exactly_one_clause() -> None:
+    rules = [rule for clause in CLAUSES.values() for rule in clause]
+    assert len(rules) == len(set(rules))
+    assert set(rules) == {*RULES, ENDED}
+
+
+@pytest.mark.parametrize("name", ["laguna-persistent-kv-views", "laguna-persistent-kv-views-quick"])
+def test_the_campaigns_gate_3_has_them_all(name: str) -> None:
+    named = read_campaign(CAMPAIGNS / f"{name}.toml").gate_clauses(3)
+    assert set(named) == {*CLAUSES, "identity-exact", "cards-idle"}
+
+
+def test_nothing_speaks_against_good_legs() -> None:
+    assert judge_clauses(analysis(lab.legs(lab.metadata_starts())), {}) == {}
+
+
+def test_one_wrong_token_speaks_against_the_clauses_that_see_it() -> None:
+    legs = lab.legs(lab.metadata_starts())
+    row = legs[1]["rows"][4]
+    row["token_ids"][7] += 1
+    row["token_sha256"] = token_digest(row["token_ids"])
+    found = judge_clauses(analysis(legs), {})
+    # Phase 1 stops at an inexact leg, so that the two legs after it should not have run.
+    assert found.keys() == {"teacher-exact", "cross-leg-exact", "legs-in-order"}
+    assert found["teacher-exact"][0] is Verdict.FAIL
+    assert found["teacher-exact"][1].startswith("block 1 B1: teacher-exact: 12 of 13 rows are the teacher's; row 4")
+
+
+def test_a_leg_without_a_record_is_void_and_named_where_it_is_missed() -> None:
+    ended: dict[str, Finding] = {"02-B1": (Verdict.VOID, "an error event after 13 tokens")}
+    found = judge_clauses(analysis(lab.legs(lab.metadata_starts())[:1]), ended)
+    assert found["legs-fresh"] == (Verdict.VOID, "02-B1: legs-ended: an error event after 13 tokens")
+    assert found["legs-in-order"][0] is Verdict.NOT_PROVEN
+    verdict, reason = found["adjacent-pairs"]
+    assert (verdict, reason) == (
+        Verdict.NOT_PROVEN,
+        "none of its rules could be asked; 02-B1: an error event after 13 tokens",
+    )
+
+
+def test_a_server_that_left_something_is_a_broken_contract_whatever_is_missing() -> None:
+    ended: dict[str, Finding] = {"01-A1": (Verdict.FAIL, "nothing-left: left behind: pid 7")}
+    assert judge_clauses(analysis([]), ended)["legs-fresh"] == (
+        Verdict.FAIL,
+        "01-A1: legs-ended: nothing-left: left behind: pid 7",
+    )
+
+
+def test_findings_come_to_the_first_of_the_gravest_and_a_broken_contract_decides() -> None:
+    missing, void, broken = (Verdict.NOT_PROVEN, "m"), (Verdict.VOID, "v"), (Verdict.FAIL, "f")
+    assert gravest([]) is None
+    assert gravest([broken, void, missing, (Verdict.NOT_PROVEN, "n")]) == missing
+    assert decisive([]) is None
+    assert decisive([missing, void]) == missing
+    assert decisive([missing, void, broken, (Verdict.FAIL, "g")]) == broken
+    assert decide({"a": None, "b": void}, "well") == (Verdict.VOID, "b: v")
+    assert decide({"a": None}, "well") == (Verdict.PASS, "well")

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The endpoint protocol: the shipped ones are read, and what is not one is refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_laguna.campaign import Campaign, parse_campaign
+from pytest_laguna.endpoint.suite import SUITES, read_suite
+from pytest_laguna.evidence.endpoint_reader import read_teacher
+from pytest_laguna.protocol import parse_protocol, plan_endpoint, read_protocol
+from pytest_laguna.verdict import UnusableEvidenceError
+
+CAMPAIGNS = Path(__file__).parents[2] / "campaigns"
+SHIPPED = sorted(CAMPAIGNS.glob("*-endpoint-*.toml"))
+QUICK = CAMPAIGNS / "laguna-persistent-kv-views-quick-endpoint-cpu.toml"
+CONFIG: dict[str, Any] = {"architectures": ["LagunaForCausalLM"], "num_hidden_layers": 12}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.name))
+def test_a_shipped_protocol_finds_its_suite_and_its_teacher(path: Path) -> None:
+    protocol = read_protocol(path)
+    suite = read_suite(SUITES / protocol.suite.file, protocol.suite.pin)
+    teacher = read_teacher(SUITES / protocol.teacher.file)
+    assert teacher.digest == protocol.teacher.sha256
+    assert [(row.prompt_id, row.prompt_sha256) for row in teacher.rows] == [
+        (prompt.id, prompt.sha256) for prompt in suite.prompts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('model = "tiny-laguna"\n', "", "p.toml: model: Field required"),
+        ("null = false", "null = 0", "p.toml: null: Input should be a valid boolean"),
+        ("null = false", "null = false\nretries = 1", "p.toml: retries: Extra inputs are not permitted"),
+        ("prompts = 13", "prompts = 0", "p.toml: suite.pin.prompts: Input should be greater than or equal to 1"),
+        ('file = "tiny-laguna.json"', 'file = "../../etc/x"', "p.toml: suite.file: String should match pattern"),
+        ("null = false", "null = false\nnull = false", "p.toml: Cannot overwrite a value"),
+    ],
+)
+def test_what_is_no_protocol_is_named(old: str, new: str, message: str) -> None:
+    text = QUICK.read_text()
+    assert old in text
+    with pytest.raises(UnusableEvidenceError, match=message):
+        parse_protocol(text.replace(old, new, 1).encode(), "p.toml")
+
+
+def test_bytes_that_are_no_text_are_refused() -> None:
+    with pytest.raises(UnusableEvidenceError, match=r"p\.toml: 'utf-8' codec"):
+        parse_protocol(b"\xff", "p.toml")
+
+
+def campaign(decides: str = "exactness") -> Campaign:
+    text = (CAMPAIGNS / "laguna-persistent-kv-views-quick.toml").read_text()
+    return parse_campaign(text.replace('decides = "exactness"', f'decides = "{decides}"').encode(), "c.toml")
+
+
+def test_the_plan_follows_from_campaign_protocol_cards_and_model() -> None:
+    plan = plan_endpoint(campaign(), "cpu", read_protocol(QUICK), ranks=2, target_config=CONFIG, authorised_by="a" * 64)
+    assert (plan.topology.ranks, plan.topology.graphs, plan.topology.breaks) == (2, 38, 37)
+    assert (plan.decides, plan.selector.treatment, plan.blocks) == ("exactness", "1", 1)
+    assert plan.thresholds.record == 94.92003934159611
+
+
+def test_where_timing_decides_the_protocol_names_the_receipt_that_authorised_it() -> None:
+    timed, protocol = campaign("exactness+timing"), read_protocol(QUICK)
+    with pytest.raises(UnusableEvidenceError, match=f"authorised_by is None; expected {'a' * 64}"):
+        plan_endpoint(timed, "cpu", protocol, ranks=2, target_config=CONFIG, authorised_by="a" * 64)
+    authorised = protocol.model_copy(update={"authorised_by": "a" * 64})
+    plan = plan_endpoint(timed, "cpu", authorised, ranks=2, target_config=CONFIG, authorised_by="a" * 64)
+    assert plan.decides == "exactness+timing"
+
+
+@pytest.mark.parametrize(
+    ("lane", "changed", "message"),
+    [
+        ("cpu", {"campaign": "another"}, "protocol of campaign another: expected laguna-persistent-kv-views-quick's"),
+        ("xpu", {}, "has no lane xpu"),
+    ],
+)
+def test_another_campaigns_protocol_or_lane_is_refused(lane: str, changed: dict[str, str], message: str) -> None:
+    protocol = read_protocol(QUICK).model_copy(update=changed)
+    with pytest.raises(UnusableEvidenceError, match=message):
+        plan_endpoint(campaign(), lane, protocol, ranks=1, target_config=CONFIG, authorised_by=None)
+
+
+def test_a_teacher_with_a_gap_is_refused(tmp_path: Path) -> None:
+    teacher = json.loads((SUITES / "tiny-laguna.teacher.json").read_bytes())
+    del teacher["rows"][3]
+    path = tmp_path / "teacher.json"
+    path.write_text(json.dumps(teacher))
+    with pytest.raises(UnusableEvidenceError, match=r"teacher\.json: .*without a gap"):
+        read_teacher(path)

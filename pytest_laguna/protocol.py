@@ -81,6 +81,8 @@ class Protocol(_Model):
         authorised_by: digest of the receipt of gate 2 that it was written after; needed where timing decides.
         model: the id under which the server must answer.
         null: whether every leg is a control.
+        teacher: None where the first leg is the teacher: on a lane where q1's tokens are not promised to a speculating
+            arm.
         repetition: None for one block.
     """
 
@@ -90,7 +92,7 @@ class Protocol(_Model):
     model: Name
     null: bool
     suite: SuiteFile
-    teacher: TeacherFile
+    teacher: TeacherFile | None = None
     server: ServerBounds
     thresholds: EndpointThresholds
     repetition: Repetition | None = None
@@ -158,7 +160,7 @@ def plan_endpoint(  # noqa: PLR0913 - each is a fact of its own
     topology = expected_topology(target_config, ranks, collective_breaks=breaks)
     return EndpointPlan(
         suite=protocol.suite.pin,
-        teacher_sha256=protocol.teacher.sha256,
+        teacher_sha256=None if protocol.teacher is None else protocol.teacher.sha256,
         selector=Selector(flag=candidate.flag, control=candidate.control, treatment=candidate.treatment),
         topology=Topology(ranks=ranks, graphs=topology.graphs, breaks=topology.breaks),
         decides=engine.decides,

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Teacher
+from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Teacher, TeacherRow
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
 from pytest_laguna.evidence.leg import LegEnd, LegName, LegRecord
 from pytest_laguna.evidence.schemas import Schema, parse_model, read_model
-from pytest_laguna.verdict import JSON, UnusableEvidenceError
+from pytest_laguna.verdict import JSON, NotProvenError, UnusableEvidenceError
 
 DIRECTORY = "endpoint"
 """Below the attempt's ``evidence``."""
@@ -128,6 +128,36 @@ def read_plan(directory: Path) -> EndpointPlan:
 def read_identity(directory: Path) -> DiagnosticIdentity:
     """Read what ran; raises UnusableEvidenceError."""
     return read_model(directory / "identity.json", DiagnosticIdentity)
+
+
+def take_teacher(directory: Path, legs: Sequence[LegRecord]) -> Teacher:
+    """The canonical answers: the protocol's own, or those of the first leg where it has none.
+
+    Args:
+        directory: the endpoint's.
+        legs: that left a record, in the order of their numbers.
+
+    Raises:
+        NotProvenError: there are neither.
+        UnusableEvidenceError: the file is not one.
+    """
+    if (directory / TEACHER).exists():
+        return read_teacher(directory / TEACHER)
+    if not legs:
+        raise NotProvenError("the first leg would be the teacher, and it left no record")
+    first = legs[0].request
+    return Teacher(
+        source_sha256=files.sha256_file(leg_directory(directory, first.sequence, first.leg) / "leg.json"),
+        rows=[
+            TeacherRow(
+                prompt_index=row.index,
+                prompt_id=row.prompt_id,
+                prompt_sha256=row.prompt_sha256,
+                token_ids=row.token_ids,
+            )
+            for row in legs[0].rows
+        ],
+    )
 
 
 def read_teacher(path: Path) -> Teacher:

@@ -143,8 +143,12 @@ def _allow_static_graphs() -> None:
 
 
 def _wait_without_spinning() -> None:
-    """In vLLM 0.32.0 who waits for a message yields and looks again at once, on cores that a rank could compute on."""
+    """In vLLM 0.32.0 who waits for a message, or for another rank, looks again at once: on cores that ranks compute on.
+
+    Ranks reduce through gloo, which blocks, and not through vLLM's shared memory, which also leaves its files behind.
+    """
     _replace(shm_broadcast, "sched_yield", functools.partial(time.sleep, _BETWEEN_LOOKS_SECONDS))
+    _replace(CpuCommunicator, "_all_group_ranks_share_shm_group_name", lambda _self: False)
 
 
 def _capture_on_tapes() -> None:

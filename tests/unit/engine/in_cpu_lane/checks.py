@@ -123,6 +123,12 @@ def test_who_waits_for_a_message_sleeps_between_two_looks() -> None:
     assert time.process_time() - before[0] < 0.05
 
 
+def test_ranks_reduce_through_what_blocks() -> None:
+    """VLLM asks this of a new communicator, and serves shared memory, where ranks spin, on a yes."""
+    communicator: Any = object.__new__(CpuCommunicator)
+    assert communicator._all_group_ranks_share_shm_group_name() is False
+
+
 def test_another_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm, "__version__", "0.33.0")
     with pytest.raises(RuntimeError, match=r"the CPU lane was written against vLLM 0\.32\.0; found 0\.33\.0"):

@@ -23,7 +23,7 @@ from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Teacher, planned_legs
+from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, planned_legs
 from pytest_laguna.evidence.engine_identity import ArmModels, ModelFiles
 from pytest_laguna.evidence.git import git
 from pytest_laguna.evidence.leg import LegName, LegRequest
@@ -101,11 +101,10 @@ def _take_protocol(engine: EngineRun, campaign_file: Path) -> Protocol:
     path = campaign_file.parent / named
     _require_committed(path)
     protocol = read_protocol(path)
-    for kept, source in (
-        (reader.PROTOCOL, path),
-        (reader.SUITE, _beside_or_shipped(path, protocol.suite.file)),
-        (reader.TEACHER, _beside_or_shipped(path, protocol.teacher.file)),
-    ):
+    sources = {reader.PROTOCOL: path, reader.SUITE: _beside_or_shipped(path, protocol.suite.file)}
+    if protocol.teacher is not None:
+        sources[reader.TEACHER] = _beside_or_shipped(path, protocol.teacher.file)
+    for kept, source in sources.items():
         files.write_new(engine.directory / kept, files.read_bytes(source, limit=SIZE_LIMIT))
     read_suite(engine.directory / reader.SUITE, protocol.suite.pin)
     return protocol
@@ -171,10 +170,8 @@ class _Legs:
     def analyse(self) -> EndpointAnalysis:
         """Judge the legs that exist."""
         evidence = reader.read_legs(self.engine.directory)
-        return analyse_endpoint(self.plan, evidence.legs, teacher=self._teacher(), campaign=self.engine.campaign.digest)
-
-    def _teacher(self) -> Teacher:
-        return reader.read_teacher(self.engine.directory / reader.TEACHER)
+        teacher = reader.take_teacher(self.engine.directory, evidence.legs)
+        return analyse_endpoint(self.plan, evidence.legs, teacher=teacher, campaign=self.engine.campaign.digest)
 
     def _completed(self, sequence: int, block: int, leg: LegName) -> bool:
         """Run a leg; whether it left its record, or else the reason is written in its place."""

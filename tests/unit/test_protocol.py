@@ -25,6 +25,7 @@ CONFIG: dict[str, Any] = {"architectures": ["LagunaForCausalLM"], "num_hidden_la
 def test_a_shipped_protocol_finds_its_suite_and_its_teacher(path: Path) -> None:
     protocol = read_protocol(path)
     suite = read_suite(SUITES / protocol.suite.file, protocol.suite.pin)
+    assert protocol.teacher is not None
     teacher = read_teacher(SUITES / protocol.teacher.file)
     assert teacher.digest == protocol.teacher.sha256
     assert [(row.prompt_id, row.prompt_sha256) for row in teacher.rows] == [

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A project whose gate 2 is the real exact diagnostic on real vLLM, cut to a test's needs: few layers and samples."""
+"""A project whose gates 2 and 3 run the real engine on real vLLM, cut to a test's needs: few layers and samples."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 from pytest_laguna.evidence.diagnostic import DIRECTORY
@@ -11,7 +12,8 @@ from tests.demo import CARD, FIRST, PROVES, Project
 
 ROOT = Path(__file__).parents[1]
 QUICK = ROOT / "campaigns" / "laguna-persistent-kv-views-quick.toml"
-GATE = ROOT / "gates" / "test_gate2_xpu.py"
+PROTOCOL = ROOT / "campaigns" / "laguna-persistent-kv-views-quick-endpoint-cpu.toml"
+GATES = [ROOT / "gates" / name for name in ("test_gate2_xpu.py", "test_gate3_endpoint.py")]
 
 FIRST_CLAUSES = """\
 [clauses.1]
@@ -22,7 +24,7 @@ second = "checks/test_first.py::test_second"
 
 
 class DiagnosticProject(Project):
-    """Its gate 1 proves nothing about the candidate; its gate 2 is the shipped one."""
+    """Its gate 1 proves nothing about the candidate; its gates 2 and 3 are the shipped ones."""
 
     timeout = 900
 
@@ -30,9 +32,20 @@ class DiagnosticProject(Project):
         super().__init__(directory)
         self.cards = [str(CARD + number) for number in range(cards)]
         (directory / "gates").mkdir()
-        (directory / "gates" / GATE.name).write_text(GATE.read_text())
+        for gate in GATES:
+            (directory / "gates" / gate.name).write_text(gate.read_text())
         self.campaign(small_campaign(**changed))
+        self._commit_protocol()
         (directory / "checks" / "test_first.py").write_text(FIRST.format(first=PROVES, second=PROVES))
+
+    def _commit_protocol(self) -> None:
+        """Gate 3 reads a protocol that git holds."""
+        text = PROTOCOL.read_text().replace("laguna-persistent-kv-views-quick", "diagnostic-test")
+        (self.directory / PROTOCOL.name).write_text(text)
+        (self.directory / ".gitignore").write_text("sealed/\n")
+        author = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        for command in (["init", "-q"], ["add", "."], [*author, "commit", "-q", "-m", "The protocol"]):
+            subprocess.run(["git", "-C", str(self.directory), *command], check=True, capture_output=True)
 
     def attempt_of(self, gate: int) -> Path:
         """The first attempt of a gate, whether or not it is there yet."""

@@ -22,7 +22,7 @@ from pytest_laguna.evidence.arm_record import token_digest
 from pytest_laguna.evidence.diagnostic import DIRECTORY
 from pytest_laguna.own_analysis import derive_diagnosis, read_attempted
 from tests.demo import writable
-from tests.diagnostic_project import DiagnosticProject
+from tests.diagnostic_project import PROTOCOL, DiagnosticProject
 from tests.sealed import reseal
 
 
@@ -89,6 +89,45 @@ def _verdicts(sealed: Path) -> list[tuple[str, object]]:
     """Verdict of each gate, and the first words of the reason of gate 2."""
     gates = json.loads(_laguna("verify", str(sealed), "--json").stdout)["gates"]
     return [(gates[0]["verdict"], 0), (gates[1]["verdict"], gates[1]["reason"].partition(":")[0])]
+
+
+def test_the_endpoint_crossover_passes_after_it(passed: DiagnosticProject, tmp_path: Path) -> None:
+    """Four legs of 13 prompts on real servers."""
+    result = passed.gate(3, f"--cards={','.join(passed.cards)}")
+    assert result.returncode == 0, result.stdout + result.stderr
+    attempt = passed.attempt_of(3)
+    out = tmp_path / "again.json"
+    again = _laguna("analyze", str(attempt), "--out", str(out))
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert out.read_bytes() == (attempt / "evidence" / "endpoint" / "analysis.json").read_bytes()
+    analysis = json.loads(out.read_bytes())
+    assert analysis["exactness"] == {
+        "teacher": 52,
+        "teacher_planned": 52,
+        "cross_leg": 39,
+        "cross_leg_planned": 39,
+    }
+    assert (analysis["label"], analysis["decides"]) == ("single block", "exactness")
+    assert [
+        gate["verdict"] for gate in json.loads(_laguna("verify", str(passed.sealed), "--json").stdout)["gates"]
+    ] == [
+        "PASS",
+        "PASS",
+        "PASS",
+    ]
+
+
+def test_gate_3_refuses_a_protocol_that_was_changed_and_not_committed(
+    passed: DiagnosticProject, tmp_path: Path
+) -> None:
+    project = DiagnosticProject.__new__(DiagnosticProject)
+    shutil.copytree(passed.directory, tmp_path / "copy")
+    project.directory, project.sealed, project.cards = tmp_path / "copy", tmp_path / "copy" / "sealed", passed.cards
+    shutil.rmtree(project.sealed / "diagnostic-test" / "cpu" / "gate3", ignore_errors=True)
+    protocol = project.directory / PROTOCOL.name
+    protocol.write_text(protocol.read_text().replace("rows_won = 10", "rows_won = 9"))
+    result = project.gate(3, f"--cards={project.cards[0]}")
+    assert (result.returncode, "not committed as it lies there" in result.stdout) == (23, True), result.stdout
 
 
 class Interference(NamedTuple):

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 from pytest_laguna.evidence.diagnostic import DIRECTORY
+from pytest_laguna.evidence.git import git
 from tests.demo import CARD, FIRST, PROVES, Project
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +45,9 @@ class DiagnosticProject(Project):
         (self.directory / ".gitignore").write_text("sealed/\n")
         author = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         for command in (["init", "-q"], ["add", "."], [*author, "commit", "-q", "-m", "The protocol"]):
-            subprocess.run(["git", "-C", str(self.directory), *command], check=True, capture_output=True)
+            answer = git(self.directory, *command)
+            assert answer is not None
+            assert answer.returncode == 0, answer.stderr
 
     def attempt_of(self, gate: int) -> Path:
         """The first attempt of a gate, whether or not it is there yet."""

@@ -116,12 +116,16 @@ def _headers(metadata: Path) -> str:
 
 
 def _recorded(metadata: Path) -> list[_Recorded]:
-    """What RECORD lists with a digest; compiled Python has none, and neither has RECORD itself."""
+    """What RECORD lists with a digest; compiled Python has none, and neither has RECORD itself.
+
+    Programs and data outside the directory of modules are left out: the engine imports none of them, and moving an
+    environment rewrites them.
+    """
     record = metadata / "RECORD"
     if not record.is_file():
         return []
     text = files.read_bytes(record, limit=_SIZE_LIMIT).decode(errors="backslashreplace")
-    rows = [row for row in csv.reader(text.splitlines()) if len(row) > 1 and row[1]]
+    rows = [row for row in csv.reader(text.splitlines()) if len(row) > 1 and row[1] and not row[0].startswith("../")]
     return [_Recorded(row[0], metadata.parent / row[0], row[1]) for row in rows]
 
 

@@ -16,6 +16,7 @@ from pytest_laguna.analysis.endpoint.identity import judge_identity
 from pytest_laguna.analysis.findings import Finding, decide
 from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.analysis.process import judge_cleanliness
+from pytest_laguna.analysis.summary import diagnosis_figures, endpoint_figures
 from pytest_laguna.campaign import SIZE_LIMIT, Campaign, CampaignError, parse_campaign
 from pytest_laguna.evidence import diagnostic_reader, files, root
 from pytest_laguna.evidence import endpoint_reader as reader
@@ -42,12 +43,14 @@ class OwnAnalysis:
         clauses: what speaks against each clause; a clause that nothing speaks against has None.
         unexercised: clause, rule and why of each rule that is reported only, or cannot be exercised here.
         text: for people.
+        figures: for a report that machines read.
     """
 
     content: bytes
     clauses: Mapping[str, Finding | None]
     unexercised: list[tuple[str, str, str]]
     text: str
+    figures: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:
@@ -146,6 +149,7 @@ def derive_diagnosis(attempted: Attempted) -> OwnAnalysis:
             if result.verdict is None
         ],
         text=_text([diagnosis.notice], clauses, _diagnosis_lines(diagnosis)),
+        figures=diagnosis_figures(diagnosis),
     )
 
 
@@ -185,6 +189,7 @@ def derive_endpoint(attempted: Attempted) -> OwnAnalysis:
         clauses=clauses,
         unexercised=[*_unexercised(analysis)],
         text=_text([f"{analysis.label}: {analysis.disposition}"], clauses, _endpoint_lines(analysis)),
+        figures=endpoint_figures(analysis),
     )
 
 

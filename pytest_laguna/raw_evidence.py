@@ -38,4 +38,4 @@ def judge_raw(directory: Path, start: AttemptStart) -> Evidence:
     if own is None:
         return Evidence(machine=against)
     found = {clause: finding for clause, finding in own.clauses.items() if finding is not None}
-    return Evidence(machine=against, clauses=found, unexercised=own.unexercised)
+    return Evidence(machine=against, clauses=found, unexercised=own.unexercised, figures=own.figures)

@@ -389,7 +389,7 @@ def derive_junit(start: AttemptStart, analysis: Analysis) -> bytes:
         "campaign_digest": start.identity.campaign,
         "verdict": analysis.verdict,
         "reason": analysis.reason,
-    }
+    } | {f"figure.{name}": value for name, value in analysis.figures.items()}
     cases = [
         Case(result.nodeid, result.clause, result.verdict, result.reason, result.detail, result.seconds)
         for result in analysis.clauses

@@ -24,11 +24,13 @@ class Evidence:
         machine: what speaks against cards, host and processes, or against the files themselves.
         clauses: what speaks against a clause, by its id.
         unexercised: clause, rule and why of each rule that is reported only, or that this lane cannot exercise.
+        figures: by name, as text.
     """
 
     machine: Sequence[Finding] = ()
     clauses: Mapping[str, Finding] = dataclasses.field(default_factory=dict)
     unexercised: Sequence[tuple[str, str, str]] = ()
+    figures: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 PHASES = ("setup", "call", "teardown")
@@ -174,7 +176,9 @@ def judge(clauses: Sequence[tuple[str, str]], events: Sequence[Event], evidence:
     reason = next((text for found, text in of_session + of_clauses if found is verdict), "the gate has no clause")
     if verdict is Verdict.PASS:
         reason = f"{len(results)} clauses proven"
-    return Analysis(verdict=verdict, reason=reason, clauses=results, unexercised=list(raw.unexercised))
+    return Analysis(
+        verdict=verdict, reason=reason, clauses=results, unexercised=list(raw.unexercised), figures=dict(raw.figures)
+    )
 
 
 def _judge_clause(observed: Observed, raw: Finding | None) -> ClauseResult:

@@ -140,6 +140,7 @@ class Analysis(Schema):
         reason: one line; for PASS how many clauses are proven.
         unexercised: clause, rule and why of each rule that proves nothing here: it is reported only, or the lane cannot
             exercise it.
+        figures: the few numbers of the gate's own analysis that the report for machines carries, as text.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-analysis-v1"], pydantic.Field(alias="schema")] = (
@@ -149,6 +150,7 @@ class Analysis(Schema):
     reason: str
     clauses: list[ClauseResult]
     unexercised: list[tuple[str, str, str]]
+    figures: dict[str, str]
 
 
 class Entry(Schema):

@@ -46,8 +46,9 @@ def test_evidence_against_a_clause_is_its_verdict_and_the_gates(verdict: Verdict
 
 def test_what_is_not_exercised_is_listed_and_proves_nothing() -> None:
     listed = [("second", "compiled-extension", "not applicable: the lane has none")]
-    analysis = judge(CLAUSES, JOURNAL, Evidence(unexercised=listed))
+    analysis = judge(CLAUSES, JOURNAL, Evidence(unexercised=listed, figures={"published": "exact_timing_stop"}))
     assert (analysis.verdict, analysis.unexercised) == (Verdict.PASS, listed)
+    assert analysis.figures == {"published": "exact_timing_stop"}
 
 
 @pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.PASS])

@@ -13,6 +13,7 @@ import pydantic
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.diagnostic import Decides
+from pytest_laguna.evidence.event_analysis import Fitness
 from pytest_laguna.evidence.host import HostLimits
 from pytest_laguna.evidence.idle import IdleRequirement
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
@@ -208,6 +209,26 @@ class Diagnostic(_Model):
     queries: Annotated[list[Annotated[int, pydantic.Field(ge=1)]], pydantic.Field(min_length=1)]
 
 
+class EventFitness(_Model, Fitness):
+    """How the instrument itself is tried; as ``evidence.event_analysis.Fitness``."""
+
+
+class EventProfile(_Model):
+    """The event profile of gate 2.
+
+    Attributes:
+        completion_tokens: greedy tokens of each arm's one generation.
+        collective_breaks: whether each all-reduce is a break of its own.
+        material_percent: the least share with which the largest category dominates.
+        fitness: None where the campaign does not try its instrument, as the published one did not.
+    """
+
+    completion_tokens: Annotated[int, pydantic.Field(ge=16, le=4096)]
+    collective_breaks: bool
+    material_percent: Annotated[float, pydantic.Field(gt=0, le=100, allow_inf_nan=False)]
+    fitness: EventFitness | None = None
+
+
 class Rehearsal(_Model):
     """The engine run of gate 1, always on a CPU.
 
@@ -242,6 +263,7 @@ class Campaign(_Model):
         clauses: for each gate number (as text, the way TOML spells keys) the clause ids with their node ids, in order.
         rehearsal: the engine run of gate 1; None where gate 1 runs none.
         diagnostic: the exact diagnostic of gate 2; None where gate 2 is something else.
+        event_profile: the event profile of gate 2; None likewise.
         amendments: dated changes since the preregistration.
     """
 
@@ -254,6 +276,7 @@ class Campaign(_Model):
     lanes: dict[Lane, LaneSettings]
     rehearsal: Rehearsal | None = None
     diagnostic: Diagnostic | None = None
+    event_profile: EventProfile | None = None
     clauses: dict[Literal["1", "2", "3"], dict[Name, NodeId]]
     amendments: list[Amendment] = pydantic.Field(default_factory=list)
 
@@ -265,6 +288,8 @@ class Campaign(_Model):
         if self.gates != list(range(1, len(self.gates) + 1)):
             message = f"gates is {self.gates}; expected 1, 2, ... without a gap"
             raise ValueError(message)
+        if self.diagnostic is not None and self.event_profile is not None:
+            raise ValueError("tables diagnostic and event_profile; expected one of them: gate 2 is one thing")
         for gate, clauses in self.clauses.items():
             if int(gate) not in self.gates:
                 message = f"clauses.{gate} belongs to a gate that gates does not declare"

@@ -10,16 +10,17 @@ from typing import NamedTuple, Protocol
 import pytest
 
 from pytest_laguna import crossover as endpoint_crossover
-from pytest_laguna import diagnostic
+from pytest_laguna import diagnostic, event_diagnostic
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.attempt import Attempt
 from pytest_laguna.campaign import Campaign, Lane
 from pytest_laguna.card_process import CardProcess
 from pytest_laguna.engine_run import EngineRun
-from pytest_laguna.evidence import endpoint_reader, files, root
+from pytest_laguna.evidence import endpoint_reader, event_analysis, files, root
 from pytest_laguna.evidence.diagnostic import DIRECTORY, Diagnosis
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
+from pytest_laguna.evidence.event_analysis import EventAnalysis
 from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine.command import new_token
 from pytest_laguna.own_analysis import own_analysis, read_attempted
@@ -131,6 +132,17 @@ def diagnosis(
     directory = attempt.directory / root.EVIDENCE / DIRECTORY
     engine = EngineRun(campaign, lane, cards, arm_runner, attempt, directory)
     return diagnostic.carry_out(engine, request.config.rootpath)
+
+
+@pytest.fixture(scope="session")
+def event_profile(
+    request: pytest.FixtureRequest, campaign: Campaign, lane: Lane, cards: LeasedCards, arm_runner: ArmRunner
+) -> EventAnalysis:
+    """Carries the campaign's event profile out, once a session, and gives what its analysis found."""
+    attempt = request.config.stash[ATTEMPT]
+    directory = attempt.directory / root.EVIDENCE / event_analysis.DIRECTORY
+    engine = EngineRun(campaign, lane, cards, arm_runner, attempt, directory)
+    return event_diagnostic.carry_out(engine, request.config.rootpath)
 
 
 @pytest.fixture(scope="session")

@@ -13,14 +13,15 @@ from pytest_laguna.analysis.endpoint import analyse_endpoint
 from pytest_laguna.analysis.endpoint.clauses import CLAUSES as ENDPOINT_CLAUSES
 from pytest_laguna.analysis.endpoint.clauses import judge_clauses
 from pytest_laguna.analysis.endpoint.identity import judge_identity
+from pytest_laguna.analysis.event_diagnosis import analyse_events
 from pytest_laguna.analysis.findings import Finding, decide
 from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.analysis.process import judge_cleanliness
 from pytest_laguna.analysis.summary import diagnosis_figures, endpoint_figures
 from pytest_laguna.campaign import SIZE_LIMIT, Campaign, CampaignError, parse_campaign
-from pytest_laguna.evidence import diagnostic_reader, files, root
+from pytest_laguna.evidence import diagnostic_reader, event_analysis, event_reader, files, root
 from pytest_laguna.evidence import endpoint_reader as reader
-from pytest_laguna.evidence.diagnostic import DIRECTORY, Comparison, Diagnosis
+from pytest_laguna.evidence.diagnostic import DIRECTORY, NOTICE, Comparison, Diagnosis
 from pytest_laguna.evidence.diagnostic_evidence import present
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.evidence.endpoint_reader import EndedLeg, EndpointEvidence
@@ -29,7 +30,7 @@ from pytest_laguna.evidence.idle import IdleRecord
 from pytest_laguna.evidence.leased_cards import LeaseStart
 from pytest_laguna.evidence.machine import read_machine
 from pytest_laguna.evidence.schemas import AttemptStart, read_model
-from pytest_laguna.planning import plan_diagnostic
+from pytest_laguna.planning import plan_diagnostic, plan_events
 from pytest_laguna.protocol import parse_protocol, plan_endpoint
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict, worst
 
@@ -124,6 +125,8 @@ def _kind(attempted: Attempted) -> tuple[str, _Derive] | None:
     gate, campaign = attempted.start.gate, attempted.campaign
     if gate == 2 and campaign.diagnostic is not None:  # noqa: PLR2004 - the diagnostic is gate 2's
         return DIRECTORY, derive_diagnosis
+    if gate == 2 and campaign.event_profile is not None:  # noqa: PLR2004 - likewise
+        return event_analysis.DIRECTORY, derive_events
     engine = campaign.lane_settings(attempted.start.lane).engine if gate == 3 else None  # noqa: PLR2004 - likewise
     if engine is not None and engine.protocol is not None:
         return reader.DIRECTORY, derive_endpoint
@@ -142,19 +145,52 @@ def derive_diagnosis(attempted: Attempted) -> OwnAnalysis:
     return OwnAnalysis(
         content=files.canonical_json(diagnosis.canonical()),
         clauses=clauses,
-        unexercised=[
-            (clause, rule, result.reason)
-            for clause, rules in diagnosis.clauses.items()
-            for rule, result in rules.items()
-            if result.verdict is None
-        ],
+        unexercised=[*_unjudged(diagnosis)],
         text=_text([diagnosis.notice], clauses, _diagnosis_lines(diagnosis)),
         figures=diagnosis_figures(diagnosis),
     )
 
 
-def clause_finding(diagnosis: Diagnosis, clause: str) -> Finding | None:
-    """What speaks against a clause of the diagnostic; None when nothing does."""
+def derive_events(attempted: Attempted) -> OwnAnalysis:
+    """Judge the event profile's files; raises as ``own_analysis``."""
+    place = attempted.directory / root.EVIDENCE / event_analysis.DIRECTORY
+    plan = event_reader.read_event_plan(place)
+    evidence = event_reader.read_events(place, plan.arms)
+    config = present(evidence.target_config)
+    if plan != plan_events(attempted.campaign, attempted.start.lane, attempted.cards, config):
+        raise UnusableEvidenceError("plan.json: not what the campaign, the lease and the target's configuration give")
+    analysis = analyse_events(plan, evidence)
+    clauses = {clause: clause_finding(analysis, clause) for clause in analysis.clauses}
+    return OwnAnalysis(
+        content=files.canonical_json(analysis.canonical()),
+        clauses=clauses,
+        unexercised=[*_unjudged(analysis)],
+        text=_text([NOTICE], clauses, _event_lines(analysis)),
+    )
+
+
+def _event_lines(analysis: event_analysis.EventAnalysis) -> Iterator[str]:
+    """The selected rank with its categories, in nanoseconds and per cent."""
+    if analysis.selected is not None:
+        chosen = analysis.selected
+        yield f"slowest rank {chosen.rank} of {len(analysis.rank_total_ns)}: {chosen.total_ns} ns by {chosen.clock}"
+        for kind, nanoseconds in chosen.category_ns.items():
+            share = "withheld" if chosen.category_percent is None else f"{chosen.category_percent[kind]:.6f} %"
+            yield f"{kind:<28} {nanoseconds} ns, {share}"
+    figures = analysis.fitness_figures
+    ratio = f", {figures.slowdown:.3f} times with a limit of {figures.limit}" if figures else ""
+    yield f"instrument: {analysis.fitness}{ratio}; device work only: {analysis.device_work_only}"
+    yield f"status: {analysis.status}; next: {analysis.action}; no endpoint and no submission is authorised"
+
+
+def _unjudged(analysis: Diagnosis | event_analysis.EventAnalysis) -> Iterator[tuple[str, str, str]]:
+    """Clause, rule and why of each rule that decides nothing."""
+    for clause, rules in analysis.clauses.items():
+        yield from ((clause, rule, result.reason) for rule, result in rules.items() if result.verdict is None)
+
+
+def clause_finding(diagnosis: Diagnosis | event_analysis.EventAnalysis, clause: str) -> Finding | None:
+    """What speaks against a clause of gate 2; None when nothing does."""
     verdict, reason = clause_verdict(diagnosis.clauses[clause])
     return None if verdict is Verdict.PASS else (verdict, reason)
 

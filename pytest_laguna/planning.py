@@ -9,6 +9,7 @@ from pytest_laguna.analysis.topology import expected_topology, target_layers
 from pytest_laguna.campaign import Campaign
 from pytest_laguna.evidence.arm_record import DRAFT_TOKENS
 from pytest_laguna.evidence.diagnostic import DiagnosticPlan
+from pytest_laguna.evidence.event_analysis import EventPlan, Fitness
 from pytest_laguna.evidence.idle import IdleRequirement
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
@@ -48,6 +49,38 @@ def plan_diagnostic(
         topology=expected_topology(target_config, len(cards), collective_breaks=diagnostic.collective_breaks),
         target_layers=target_layers(target_config),
         queries=diagnostic.queries,
+        idle=IdleRequirement.model_validate(settings.idle.model_dump(include=set(IdleRequirement.model_fields))),
+        host=settings.host,
+    )
+
+
+def plan_events(campaign: Campaign, lane: str, cards: Sequence[str], target_config: Mapping[str, JSON]) -> EventPlan:
+    """The plan of gate 2 of an event profile campaign.
+
+    Args:
+        campaign: one with an event profile.
+        lane: where it runs.
+        cards: identities of the leased cards, in rank order.
+        target_config: the target's ``config.json``.
+
+    Raises:
+        UnusableEvidenceError: the campaign has no event profile, or no engine on that lane, or the configuration is
+            not one whose graph is known.
+    """
+    settings, events = campaign.lane_settings(lane), campaign.event_profile
+    if events is None or settings.engine is None:
+        message = f"campaign {campaign.name}: expected tables event_profile and lanes.{lane}.engine"
+        raise UnusableEvidenceError(message)
+    return EventPlan(
+        lane=next(name for name in campaign.lanes if name == lane),
+        cards=list(cards),
+        validator=campaign.candidate.validator,
+        completion_tokens=events.completion_tokens,
+        collective_breaks=events.collective_breaks,
+        topology=expected_topology(target_config, len(cards), collective_breaks=events.collective_breaks),
+        target_layers=target_layers(target_config),
+        material_percent=events.material_percent,
+        fitness=None if events.fitness is None else Fitness.model_validate(events.fitness.model_dump()),
         idle=IdleRequirement.model_validate(settings.idle.model_dump(include=set(IdleRequirement.model_fields))),
         host=settings.host,
     )

@@ -58,6 +58,7 @@ def _asked(case: Case, arm: Arm) -> Mapping[str, object]:
         "collective_breaks": case.plan.collective_breaks,
         "planted": Planted.NONE,
         "profile_samples": case.plan.samples if arm.graphs else 0,
+        "event_profile": None,
     }
 
 

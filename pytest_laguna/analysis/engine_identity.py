@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 
 from pytest_laguna.analysis.identity_case import IdentityCase, RuleFinding, is_below
 from pytest_laguna.analysis.mapped_binaries import BINARY_RULES
-from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.engine_identity import EngineState
 from pytest_laguna.evidence.schemas import Schema
 from pytest_laguna.verdict import Verdict
@@ -122,7 +121,7 @@ def models_frozen(case: IdentityCase) -> RuleFinding:
 def models_unchanged(case: IdentityCase) -> RuleFinding:
     """Rule ``models-unchanged``: all model files had their stamps right before and right after every arm."""
     total = sum(len(folder.files) for folder in case.identity.models.folders)
-    for arm in Arm:
+    for arm in case.expected:
         around = case.identity.models_around.get(arm)
         if around is None:
             return Verdict.NOT_PROVEN, f"{arm}: the models were not looked at around it"

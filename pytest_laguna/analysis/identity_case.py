@@ -28,12 +28,14 @@ class IdentityCase:
         arms: the records of the arms that left one.
         packets: what the parity packets that left a record had mapped, by the position of their card.
         validator: which implementation of the candidate's contract runs.
+        expected: the arms that were to run.
     """
 
     identity: DiagnosticIdentity
     arms: Mapping[Arm, ArmRecord]
     packets: Mapping[int, Sequence[MappedFile]]
     validator: Literal["native", "python"]
+    expected: tuple[Arm, ...] = tuple(Arm)
 
     @property
     def candidate_directory(self) -> str:

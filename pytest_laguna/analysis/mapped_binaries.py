@@ -20,7 +20,7 @@ DELETED = " (deleted)"
 def engine_mapped(case: IdentityCase) -> RuleFinding:
     """Rule ``engine-mapped``: every rank of every arm, and every packet, ran the interpreter that was described."""
     engine = case.identity.engine
-    for arm in Arm:
+    for arm in case.expected:
         if arm not in case.arms:
             return Verdict.NOT_PROVEN, f"{arm}: what its ranks mapped is not recorded"
     for process, mapped in case.processes():
@@ -71,6 +71,8 @@ def binaries_equal_arms(case: IdentityCase) -> RuleFinding:
 
     The other arms run other code and may map other files; ``binaries-one-content`` holds for theirs.
     """
+    if Arm.GRAPH_CANDIDATE not in case.expected:
+        return None, "not applicable: one graph arm runs"
     contents = [
         {
             path: digest
@@ -94,6 +96,8 @@ def native_mapped(case: IdentityCase) -> RuleFinding:
     """
     if case.validator != "native":
         return None, "not applicable: the candidate runs in Python"
+    if Arm.GRAPH_CANDIDATE not in case.expected:
+        return None, "not applicable: no arm runs the candidate"
     if not case.candidate_directory:
         return Verdict.NOT_PROVEN, f"from where the engine imports {case.identity.candidate} is not recorded"
     if Arm.GRAPH_CANDIDATE not in case.arms:

@@ -5,25 +5,75 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding, not_applicable
 from pytest_laguna.analysis.findings import gravest
 from pytest_laguna.analysis.host import HOST_RULES
 from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.evidence.arm_record import ArmRecord
-from pytest_laguna.evidence.diagnostic_evidence import Missing, present
+from pytest_laguna.evidence.diagnostic_evidence import Missing, RunEvidence, present
 from pytest_laguna.evidence.host import HostAudit, HostLimits
-from pytest_laguna.evidence.idle import IdleRecord
+from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement
 from pytest_laguna.evidence.parity import PacketRecord
+from pytest_laguna.evidence.schemas import Schema
 from pytest_laguna.verdict import Verdict
+
+
+class Limits(Protocol):
+    """What a plan says of its surroundings."""
+
+    @property
+    def lane(self) -> str:
+        """Where it runs."""
+
+    @property
+    def cards(self) -> list[str]:
+        """Identities of the leased cards."""
+
+    @property
+    def idle(self) -> IdleRequirement:
+        """When they count as idle."""
+
+    @property
+    def host(self) -> HostLimits:
+        """The host's limits around each run."""
+
+
+class Left(Protocol):
+    """What runs left of their surroundings."""
+
+    @property
+    def idle_before(self) -> IdleRecord | Missing:
+        """The cards before the first."""
+
+    @property
+    def idle_after(self) -> IdleRecord | Missing:
+        """The cards after the last."""
+
+    def runs(self) -> Iterator[tuple[str, RunEvidence[Schema, Schema]]]:
+        """Every run, in order, by its place."""
+
+
+class Surrounded(Protocol):
+    """A case of any campaign that runs arms on leased cards."""
+
+    @property
+    def plan(self) -> Limits:
+        """What was planned."""
+
+    @property
+    def evidence(self) -> Left:
+        """What there is."""
+
 
 LEASE = "LAGUNA_LEASE"
 """The variable by which a process tells under which lease it runs."""
 
 
-def before_first(case: Case) -> RuleFinding:
+def before_first(case: Surrounded) -> RuleFinding:
     """Rule ``before-first``: the leased cards were idle before anything ran."""
-    return _idle(case, "idle-before.json", case.evidence.idle_before, "before", case.plan.cards)
+    return judge_look(case, "idle-before.json", case.evidence.idle_before, "before", case.plan.cards)
 
 
 def after_packets(case: Case) -> RuleFinding:
@@ -33,7 +83,7 @@ def after_packets(case: Case) -> RuleFinding:
         if packet is None:
             case.packet(position)  # raises the root cause
         else:
-            finding = _idle(case, f"packets/{position}", packet.idle, "after", [card])
+            finding = judge_look(case, f"packets/{position}", packet.idle, "after", [card])
             if finding is not None:
                 return finding
     return None
@@ -42,18 +92,18 @@ def after_packets(case: Case) -> RuleFinding:
 def after_arms(case: Case) -> RuleFinding:
     """Rule ``after-arms``: the leased cards were idle after each arm."""
     for arm, run in case.evidence.arms.items():
-        finding = _idle(case, str(arm), run.idle, "after", case.plan.cards)
+        finding = judge_look(case, str(arm), run.idle, "after", case.plan.cards)
         if finding is not None:
             return finding
     return None
 
 
-def after_last(case: Case) -> RuleFinding:
+def after_last(case: Surrounded) -> RuleFinding:
     """Rule ``after-last``: the leased cards were idle after everything had run."""
-    return _idle(case, "idle-after.json", case.evidence.idle_after, "after", case.plan.cards)
+    return judge_look(case, "idle-after.json", case.evidence.idle_after, "after", case.plan.cards)
 
 
-def one_lease(case: Case) -> RuleFinding:
+def one_lease(case: Surrounded) -> RuleFinding:
     """Rule ``one-lease``: every look was under the same lease, and so was everything that ran."""
     tokens = {record.token for record in _idle_records(case)}
     if len(tokens) != 1:
@@ -66,9 +116,10 @@ def one_lease(case: Case) -> RuleFinding:
     return None
 
 
-def _idle(
-    case: Case, where: str, piece: IdleRecord | Missing, phase: str, cards: Sequence[str]
+def judge_look(
+    case: Surrounded, where: str, piece: IdleRecord | Missing, phase: str, cards: Sequence[str]
 ) -> tuple[Verdict, str] | None:
+    """What speaks against one look at cards: another look than was due, or cards that were not idle."""
     record = present(piece)
     seen, expected = (record.phase, record.lane, record.cards), (phase, case.plan.lane, list(cards))
     if seen != expected:
@@ -77,12 +128,12 @@ def _idle(
     return None if verdict is Verdict.PASS else (verdict, f"{where}: {reason}")
 
 
-def _idle_records(case: Case) -> Iterator[IdleRecord]:
+def _idle_records(case: Surrounded) -> Iterator[IdleRecord]:
     pieces = [case.evidence.idle_before, *(run.idle for _, run in case.evidence.runs()), case.evidence.idle_after]
     return (piece for piece in pieces if not isinstance(piece, Missing))
 
 
-def _audits(case: Case) -> Iterator[tuple[str, HostAudit]]:
+def _audits(case: Surrounded) -> Iterator[tuple[str, HostAudit]]:
     """The host around each packet and each arm."""
     return ((place, present(run.host)) for place, run in case.evidence.runs())
 
@@ -98,7 +149,7 @@ _LIMITS: Mapping[str, Callable[[HostLimits], bool]] = {
 """Whether the campaign limits at all what a rule of the host judges."""
 
 
-def _host(case: Case, name: str) -> RuleFinding:
+def judge_host(case: Surrounded, name: str) -> RuleFinding:
     """The rule of the host of that name, around each run."""
     if name in _LIMITS and not _LIMITS[name](case.plan.host):
         return not_applicable("the campaign sets no limit")
@@ -118,4 +169,4 @@ CARDS_IDLE: Mapping[str, Rule] = {
     "one-lease": one_lease,
 }
 
-HOST_WITHIN_LIMITS: Mapping[str, Rule] = {name: functools.partial(_host, name=name) for name in HOST_RULES}
+HOST_WITHIN_LIMITS: Mapping[str, Rule] = {name: functools.partial(judge_host, name=name) for name in HOST_RULES}

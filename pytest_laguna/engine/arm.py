@@ -26,7 +26,7 @@ from pytest_laguna.evidence.arm_record import (
 )
 from pytest_laguna.evidence.schemas import read_model
 
-from . import arms
+from . import arms, network
 
 
 def main(arguments: list[str]) -> int:
@@ -56,6 +56,7 @@ def run(request: ArmRequest, directory: Path) -> ArmRecord:
         RuntimeError: the environment is not the arm's.
     """
     started = time.monotonic()
+    isolation = network.isolate() if request.isolated else None
     environment = _require_environment(request, directory)
     from vllm import LLM, SamplingParams  # noqa: PLC0415 - after the environment has been checked
 
@@ -90,6 +91,7 @@ def run(request: ArmRequest, directory: Path) -> ArmRecord:
         versions=_versions(),
         configuration={"arguments": arguments, "resolved": _resolved(engine.llm_engine.vllm_config)},
         environment=environment,
+        network=isolation,
     )
 
 

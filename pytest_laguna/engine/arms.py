@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_laguna.evidence.arm_record import DRAFT_TOKENS, ArmRequest
 
-from . import profile_directory
+from . import event_settings, profile_directory
 
 FLAG = "VLLM_XPU_LAGUNA_M8_PERSISTENT_KV_CACHE_VIEWS"
 VERIFIED_TOKENS = DRAFT_TOKENS + 1
@@ -42,12 +42,19 @@ def profile_root(directory: Path) -> Path:
 
 
 def profile(request: ArmRequest, directory: Path) -> dict[str, str]:
-    """The variables that ask for a replay profile; none where none is asked for.
+    """The variables that ask for a profile, by host times or by events; none where none is asked for.
 
     Args:
         request: what the arm is told.
         directory: the arm's own, an absolute path.
     """
+    if request.event_profile is not None:
+        rounds = request.event_fitness_rounds
+        return {
+            event_settings.ROOT: str(profile_root(directory)),
+            event_settings.ORDER: request.event_profile,
+            **({event_settings.ROUNDS: str(rounds)} if rounds else {}),
+        }
     if not request.profile_samples:
         return {}
     return {

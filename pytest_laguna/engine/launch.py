@@ -125,7 +125,7 @@ def run_arm(
         UnusableEvidenceError: its record is not one, or answers another request.
     """
     directory.mkdir(mode=files.PRIVATE_DIRECTORY)
-    if request.profile_samples:
+    if arms.profile(request, directory):
         arms.profile_root(directory).mkdir(mode=files.PRIVATE_DIRECTORY)
     variables = arms.environment(request) | arms.profile(request, directory)
     program = _Program("pytest_laguna.engine.arm", f"arm {request.arm}", interpreter, variables, deadline_seconds)

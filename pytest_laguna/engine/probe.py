@@ -11,20 +11,25 @@ from typing import Any
 from laguna_kv.proof import describe_worker
 from pytest_laguna.evidence.arm_record import (
     AttentionDigest,
+    EventReport,
     KernelSignatures,
     KernelViews,
     ProfileReport,
     RankReport,
 )
 
-from . import process_facts, profile_directory
+from . import event_settings, process_facts, profile_directory
 from .allocations import ReplayAllocations
 from .arms import VERIFIED_TOKENS
 from .attention_watch import AttentionWatch
 from .captures import captured_graphs
 from .compat import introspection, replay
+from .event_fitness import FitnessProfiler
+from .event_profile import EventProfiler, Subject
+from .event_settings import EventSettings
 from .profile_directory import ProfileDirectory, ProfileSettings
 from .replay_profile import ReplayProfiler
+from .timeline import timeline
 from .view_preparation import TimingSeam
 
 
@@ -35,6 +40,7 @@ class RankProbe:
     laguna_watch: AttentionWatch | None = None
     laguna_allocations: ReplayAllocations | None = None
     laguna_profiler: ReplayProfiler | None = None
+    laguna_events: EventProfiler | FitnessProfiler | None = None
     laguna_hooks: contextlib.ExitStack
     rank: int
     model_runner: Any
@@ -47,12 +53,15 @@ class RankProbe:
         if self.laguna_begun:
             raise RuntimeError("laguna_begin was called twice; the generation would be observed twice")
         self.laguna_begun = True
-        settings = profile_directory.settings_from(os.environ)
-        if settings is None:
+        settings, events = profile_directory.settings_from(os.environ), event_settings.settings_from(os.environ)
+        if settings is not None:
+            self.laguna_profiler = _profiler(self, settings)
+            self.laguna_profiler.start(self.laguna_start_watch)
+        elif events is not None:
+            self.laguna_events = _event_profiler(self, events)
+            self.laguna_events.start(self.laguna_start_watch)
+        else:
             self.laguna_start_watch()
-            return
-        self.laguna_profiler = _profiler(self, settings)
-        self.laguna_profiler.start(self.laguna_start_watch)
 
     def laguna_start_watch(self) -> None:
         """Watch the target's attention, and count what its replays allocate, from now on."""
@@ -80,6 +89,7 @@ class RankProbe:
             **_watched(self.laguna_watch),
             allocations=self.laguna_allocations.counts if self.laguna_allocations else [],
             profile=_profiled(self.laguna_profiler),
+            event_profile=_event_profiled(self.laguna_events),
             mapped=process_facts.mapped_files(),
             candidate=describe_worker(self),
         )
@@ -98,6 +108,24 @@ def _profiler(worker: RankProbe, settings: ProfileSettings) -> ReplayProfiler:
         (place.rank, place.world_size),
         settings.samples,
     )
+
+
+def _event_profiler(worker: RankProbe, settings: EventSettings) -> EventProfiler | FitnessProfiler:
+    batch = replay.verification_batch(worker, VERIFIED_TOKENS)
+    place = introspection.place(worker)
+    kinds = [introspection.segment_kind(segment) for segment in batch.segments]
+    subject = Subject(batch, kinds, settings.order_sha256, (place.rank, place.world_size))
+    directory = ProfileDirectory(settings.root, place.rank, place.world_size, event_settings.ROOT)
+    if settings.rounds:
+        return FitnessProfiler(subject, timeline(), directory, settings.rounds)
+    return EventProfiler(subject, timeline(), directory)
+
+
+def _event_profiled(profiler: EventProfiler | FitnessProfiler | None) -> EventReport | None:
+    if profiler is None:
+        return None
+    rounds = profiler.rounds if isinstance(profiler, FitnessProfiler) else 0
+    return EventReport(rounds=rounds, sha256=profiler.sha256)
 
 
 def _profiled(profiler: ReplayProfiler | None) -> ProfileReport | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a rank's replay profile goes: asked for by two variables, checked before the first sample and at the writing.
+"""Where a rank's profile goes: checked before the first sample and at the writing. A replay profile's variables.
 
 The ranks share the directory and start at different times: another rank's file is no obstacle, anything else is.
 """
@@ -50,16 +50,27 @@ def settings_from(environment: Mapping[str, str]) -> ProfileSettings | None:
 
 
 class ProfileDirectory:
-    """One rank's place in the profile's directory."""
+    """One rank's place in the profile's directory.
 
-    def __init__(self, root: Path, rank: int, world_size: int) -> None:
+    Attributes:
+        root: the directory.
+    """
+
+    def __init__(self, root: Path, rank: int, world_size: int, variable: str = ROOT) -> None:
         """See that the directory is fit, and remember which one it is.
+
+        Args:
+            root: the directory.
+            rank: whose place it is.
+            world_size: how many ranks there are.
+            variable: by which it was asked for.
 
         Raises:
             ProfileError: it is not an absolute path of a real directory of mode 0700 that is this user's, or holds
                 something else than other ranks' files.
         """
-        self._root = root
+        self.root = root
+        self._variable = variable
         self._name = f"rank{rank}.json"
         self._others = {f"rank{other}.json" for other in range(world_size)} - {self._name}
         descriptor = self._open()
@@ -94,10 +105,10 @@ class ProfileDirectory:
 
     def _open(self) -> int:
         """Open the directory itself and never what a link leads to."""
-        if not self._root.is_absolute() or os.path.realpath(self._root) != os.fspath(self._root):
+        if not self.root.is_absolute() or os.path.realpath(self.root) != os.fspath(self.root):
             self._refuse("an absolute path without links", "another")
         try:
-            descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             self._refuse("a directory", str(error.strerror))
         status = os.fstat(descriptor)
@@ -118,7 +129,7 @@ class ProfileDirectory:
                 self._refuse("nothing but other ranks' files of mode 0600", f"{name}, mode {status.st_mode:o}")
 
     def _refuse(self, expected: str, seen: str) -> NoReturn:
-        message = f"{ROOT} {self._root}: expected {expected}, seen {seen}; give each arm a new directory"
+        message = f"{self._variable} {self.root}: expected {expected}, seen {seen}; give each arm a new directory"
         raise ProfileError(message)
 
 

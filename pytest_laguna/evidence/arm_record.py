@@ -82,6 +82,10 @@ class ArmRequest(Schema):
         planted: a defect to plant; only the candidate arm can carry one.
         profile_samples: replays of the target's graph that each rank times; 0 for no profile. Only arms with graphs
             can have one.
+        event_profile: SHA-256 of the segments' kinds in the order that each rank's event profile must find; None for
+            no such profile. Only graph-control can have one, and none beside a replay profile.
+        event_fitness_rounds: in place of the one event profile, rounds that try what it costs; 0 for none.
+        isolated: whether the arm is to leave the host's network before it imports anything that could use it.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-arm-request-v1"], pydantic.Field(alias="schema")] = (
@@ -97,6 +101,9 @@ class ArmRequest(Schema):
     collective_breaks: bool
     planted: Planted
     profile_samples: Annotated[int, pydantic.Field(ge=0, le=MOST_PROFILE_SAMPLES)]
+    event_profile: Sha256 | None = None
+    event_fitness_rounds: Count = 0
+    isolated: bool = False
 
     @pydantic.model_validator(mode="after")
     def _coherent(self) -> Self:
@@ -109,6 +116,11 @@ class ArmRequest(Schema):
         if self.profile_samples and not self.arm.graphs:
             message = f"arm {self.arm} with {self.profile_samples} profile samples: it has no graph to replay"
             raise ValueError(message)
+        if self.event_profile is not None and (self.arm is not Arm.GRAPH_CONTROL or self.profile_samples):
+            message = f"arm {self.arm}, {self.profile_samples} profile samples and an event profile: only graph-control"
+            raise ValueError(f"{message} has one, and one instrument at a time")
+        if self.event_fitness_rounds and self.event_profile is None:
+            raise ValueError("rounds of fitness without an event profile: there is nothing to try")
         return self
 
 
@@ -243,6 +255,32 @@ class ProfileReport(Schema):
         return self
 
 
+class EventReport(Schema):
+    """What became of a rank's event profile.
+
+    Attributes:
+        rounds: of the instrument's own trial; 0 where the profile was asked for.
+        sha256: digest of ``rank<rank>.json``; None where it was never written, for want of replays.
+    """
+
+    rounds: Count
+    sha256: Sha256 | None
+
+
+class NetworkIsolation(Schema):
+    """The network that an arm's process and everything below it could reach.
+
+    Attributes:
+        namespace: inode of its network namespace.
+        left: inode of the one that it was started in.
+        interfaces: of its namespace.
+    """
+
+    namespace: PositiveCount
+    left: PositiveCount
+    interfaces: list[str]
+
+
 class CapturedGraph(Schema):
     """One capture of a breakable graph.
 
@@ -282,6 +320,7 @@ class RankReport(Schema):
         allocations: made in each of the first watched replays of the target's graph, in their order: of the device's
             allocator, and on a CPU of operations that returned new memory. Empty without graphs.
         profile: None where none was asked for.
+        event_profile: None where none was asked for.
         mapped: every file mapped as executable when the generation was over, in the order of their paths.
         candidate: the candidate's own proof: the classes that serve attention, and what became of each layer's views.
     """
@@ -297,6 +336,7 @@ class RankReport(Schema):
     kernel_signatures: dict[str, KernelSignatures]
     allocations: list[Count]
     profile: ProfileReport | None
+    event_profile: EventReport | None
     mapped: Annotated[list[MappedFile], pydantic.Field(min_length=1)]
     candidate: dict[str, pydantic.JsonValue]
 
@@ -320,6 +360,7 @@ class ArmRecord(Schema):
         versions: of torch, vllm, transformers and Python.
         configuration: what the engine was given and what it made of it.
         environment: of the arm's process when it began; it refuses variables that are not an arm's.
+        network: None where it stayed in the host's network.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-arm-record-v1"], pydantic.Field(alias="schema")] = (
@@ -340,6 +381,7 @@ class ArmRecord(Schema):
     versions: dict[str, str]
     configuration: dict[str, pydantic.JsonValue]
     environment: dict[str, str]
+    network: NetworkIsolation | None
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -365,6 +407,10 @@ class ArmRecord(Schema):
         samples = report.profile.samples if report.profile else 0
         if samples != self.request.profile_samples:
             message = f"rank {report.rank}: a profile of {samples} samples, asked for {self.request.profile_samples}"
+            raise ValueError(message)
+        rounds = None if report.event_profile is None else report.event_profile.rounds
+        if rounds != (None if self.request.event_profile is None else self.request.event_fitness_rounds):
+            message = f"rank {report.rank}: an event profile of {rounds} rounds; expected that of the request"
             raise ValueError(message)
 
 

@@ -61,36 +61,37 @@ def read_diagnostic(directory: Path) -> DiagnosticEvidence:
         Never raises for what lies there: a file that is missing, torn or of another form is a ``Missing`` in its
         place, and profiles are read when they are asked for.
     """
-    packets = [name for name in _names(directory / PACKETS) if _POSITION.fullmatch(name)]
+    packets = [name for name in names_in(directory / PACKETS) if _POSITION.fullmatch(name)]
     return DiagnosticEvidence(
-        target_config=_read(directory, "target-config.json", _read_object),
-        draft_config=_read(directory, "draft-config.json", _read_object),
-        identity=_model(directory, "identity.json", DiagnosticIdentity),
-        idle_before=_model(directory, "idle-before.json", IdleRecord),
-        idle_after=_model(directory, "idle-after.json", IdleRecord),
+        target_config=read_configuration(directory, "target-config.json"),
+        draft_config=read_configuration(directory, "draft-config.json"),
+        identity=read_piece(directory, "identity.json", DiagnosticIdentity),
+        idle_before=read_piece(directory, "idle-before.json", IdleRecord),
+        idle_after=read_piece(directory, "idle-after.json", IdleRecord),
         packets={
-            int(name): _run(directory, f"{PACKETS}/{name}", PacketRequest, PacketRecord)
+            int(name): read_run(directory, f"{PACKETS}/{name}", PacketRequest, PacketRecord)
             for name in sorted(packets, key=int)
         },
-        arms={arm: _run(directory, f"{ARMS}/{arm}", ArmRequest, ArmRecord) for arm in Arm},
+        arms={arm: read_run(directory, f"{ARMS}/{arm}", ArmRequest, ArmRecord) for arm in Arm},
         profiles={arm: _profiles(directory, f"{ARMS}/{arm}/{PROFILE}") for arm in Arm},
         unexpected=_unexpected(directory),
     )
 
 
-def _run(directory: Path, place: str, request: type[Request], record: type[Record]) -> RunEvidence[Request, Record]:
+def read_run(directory: Path, place: str, request: type[Request], record: type[Record]) -> RunEvidence[Request, Record]:
+    """What a run left below ``directory``; what is absent or unusable is a ``Missing`` in its place."""
     return RunEvidence(
-        request=_model(directory, f"{place}/request.json", request),
-        record=_told(directory, place) or _model(directory, f"{place}/{RECORD}", record),
-        process=_model(directory, f"{place}/process.json", ProcessRecord),
-        idle=_model(directory, f"{place}/{IDLE}", IdleRecord),
-        host=_model(directory, f"{place}/host.json", HostAudit),
+        request=read_piece(directory, f"{place}/request.json", request),
+        record=_told(directory, place) or read_piece(directory, f"{place}/{RECORD}", record),
+        process=read_piece(directory, f"{place}/process.json", ProcessRecord),
+        idle=read_piece(directory, f"{place}/{IDLE}", IdleRecord),
+        host=read_piece(directory, f"{place}/host.json", HostAudit),
     )
 
 
 def _told(directory: Path, place: str) -> Missing | None:
     """What is said in place of a record; with a record beside it, neither can be used."""
-    failure = _model(directory, f"{place}/{FAILURE}", Failure)
+    failure = read_piece(directory, f"{place}/{FAILURE}", Failure)
     if isinstance(failure, Missing):
         return failure if failure.verdict is Verdict.VOID else None
     if _there(directory / place / RECORD):
@@ -98,8 +99,14 @@ def _told(directory: Path, place: str) -> Missing | None:
     return Missing(Verdict.NOT_PROVEN, f"{place}: no record: {failure.reason}", told=True)
 
 
-def _model(directory: Path, place: str, model: type[Model]) -> Model | Missing:
+def read_piece(directory: Path, place: str, model: type[Model]) -> Model | Missing:
+    """One file of ``directory``, or why it is not there or cannot be used."""
     return _read(directory, place, functools.partial(read_model, model=model))
+
+
+def read_configuration(directory: Path, place: str) -> dict[str, JSON] | Missing:
+    """A model's configuration file in ``directory``, likewise."""
+    return _read(directory, place, _read_object)
 
 
 def _read(directory: Path, place: str, read: Callable[[Path], Content]) -> Content | Missing:
@@ -125,13 +132,13 @@ def _profiles(directory: Path, place: str) -> Profiles:
     def reader(name: str) -> Callable[[], RankProfile]:
         return lambda: read_profile(directory / place / name)
 
-    return {name: reader(name) for name in _names(directory / place)}
+    return {name: reader(name) for name in names_in(directory / place)}
 
 
 def _unexpected(directory: Path) -> tuple[str, ...]:
     """Arms and packets that nobody planned; a run's own directory may hold what it likes."""
-    arms = [f"{ARMS}/{name}" for name in _names(directory / ARMS) if name not in set(Arm)]
-    packets = [f"{PACKETS}/{name}" for name in _names(directory / PACKETS) if not _POSITION.fullmatch(name)]
+    arms = [f"{ARMS}/{name}" for name in names_in(directory / ARMS) if name not in set(Arm)]
+    packets = [f"{PACKETS}/{name}" for name in names_in(directory / PACKETS) if not _POSITION.fullmatch(name)]
     return (*arms, *packets)
 
 
@@ -146,7 +153,8 @@ def _there(path: Path) -> bool:
     return True
 
 
-def _names(directory: Path) -> list[str]:
+def names_in(directory: Path) -> list[str]:
+    """What lies in a directory, sorted; nothing where there is none."""
     try:
         return sorted(path.name for path in directory.iterdir())
     except OSError:

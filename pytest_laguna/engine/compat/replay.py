@@ -22,6 +22,7 @@ class CapturedBatch:
 
     Attributes:
         descriptor: vLLM's description of the batch.
+        tokens: of the batch.
         segments: what a replay runs, in order; vLLM's own list.
     """
 
@@ -29,6 +30,7 @@ class CapturedBatch:
         self._wrapper = wrapper
         self._entry = entry
         self.descriptor = str(entry.batch_descriptor)
+        self.tokens: int = entry.batch_descriptor.num_tokens
         self.segments: list[Replay] = entry.capture.segments
 
     @contextlib.contextmanager

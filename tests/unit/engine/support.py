@@ -62,6 +62,7 @@ def rank_report(**changes: Any) -> RankReport:
         "kernel_signatures": {layer: KernelSignatures(calls=2, distinct=1, sha256=DIGEST)},
         "allocations": [3, 3],
         "profile": None,
+        "event_profile": None,
         "mapped": [MappedFile(path="/usr/bin/python3", device=1, inode=2, size=3)],
         "candidate": {"flag": False},
     }
@@ -86,5 +87,6 @@ def record(**changes: Any) -> ArmRecord:
         "versions": {"torch": "2"},
         "configuration": {"arguments": {"seed": 1}},
         "environment": {"LAGUNA_LANE": "cpu"},
+        "network": None,
     }
     return ArmRecord(**(values | changes))

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the event profile costs the replay that it measures: replays without and with it in turn, by one clock.
+
+A round is three replays: as they are, with a host clock reading at each boundary, and with the events. The readings are
+needed to tell whether all kinds are slowed alike; what they cost themselves is recorded. The order turns from round to
+round, so that a growing context and a drifting host meet all three alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Sequence
+
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.event_profile import EventFitness, FitnessRound
+from pytest_laguna.evidence.replay_profile import SegmentKind
+
+from .event_loop import EventLoop, Replay, unchanged
+from .event_profile import Directory, Subject
+from .timeline import Timeline
+
+PLAIN, STAMPED, EVENTS = "plain", "stamped", "events"
+_ORDER = ((PLAIN, STAMPED, EVENTS), (STAMPED, EVENTS, PLAIN), (EVENTS, PLAIN, STAMPED))
+
+
+class FitnessProfiler:
+    """Takes the rounds from the first replays after ``start``.
+
+    Attributes:
+        rounds: how many are to be taken.
+        sha256: digest of the file that was written with the last; None until then.
+    """
+
+    def __init__(self, subject: Subject, timeline: Timeline, directory: Directory, rounds: int) -> None:
+        """Change nothing yet.
+
+        Args:
+            subject: what is measured.
+            timeline: what takes the events' times.
+            directory: where the file goes.
+            rounds: how many.
+        """
+        self._subject = subject
+        self._timeline = timeline
+        self._directory = directory
+        self._due = itertools.cycle(itertools.chain.from_iterable(_ORDER))
+        self._whole: dict[str, int] = {}
+        self._kinds: dict[str, dict[SegmentKind, int]] = {}
+        self._taken: list[FitnessRound] = []
+        self._hooks: contextlib.ExitStack | None = None
+        self.rounds = rounds
+        self.sha256: str | None = None
+
+    def start(self, then: Callable[[], None]) -> None:
+        """Time every replay from now on; after the last round the plain path is restored and ``then`` called.
+
+        Raises:
+            ProfileError: it was started before.
+        """
+        if self._hooks is not None:
+            self._subject.refuse("one start", "a second one")
+        self._then = then
+        with contextlib.ExitStack() as hooks:
+            hooks.enter_context(self._subject.batch.around(self.replay))
+            self._hooks = hooks.pop_all()
+
+    def replay(self, replay: Replay) -> object:
+        """One replay in the way that is due; what is put in its place for it is outside the time."""
+        self._subject.require_captured()
+        way = next(self._due)
+        if way == PLAIN:
+            returned = self._timed(way, replay)
+        elif way == STAMPED:
+            returned = self._stamped(replay)
+        else:
+            returned = self._with_events(replay)
+        self._close_round()
+        return returned
+
+    def _timed(self, way: str, replay: Replay) -> object:
+        begin = time.perf_counter_ns()
+        returned = replay()
+        self._timeline.synchronize()
+        self._whole[way] = time.perf_counter_ns() - begin
+        return returned
+
+    def _stamped(self, replay: Replay) -> object:
+        stamps: list[int] = []
+
+        def loop() -> None:
+            now, add = time.perf_counter_ns, stamps.append
+            add(now())
+            for segment in self._subject.segments:
+                segment()
+                add(now())
+
+        with self._subject.batch.inside(loop, unchanged):
+            returned = self._timed(STAMPED, replay)
+        self._kinds[STAMPED] = self._by_kind(stamps)
+        return returned
+
+    def _with_events(self, replay: Replay) -> object:
+        """The events are made within the time: the profile makes them for its one replay."""
+        made: list[EventLoop] = []
+
+        def loop() -> None:
+            made.append(EventLoop(self._subject.segments, self._timeline, f"rank {self._subject.rank}, fitness"))
+            made[0].run()
+
+        with self._subject.batch.inside(loop, unchanged):
+            returned = self._timed(EVENTS, replay)
+        self._kinds[EVENTS] = self._by_kind(made[0].read().boundary_ns if made else [])
+        return returned
+
+    def _by_kind(self, stamps: Sequence[int]) -> dict[SegmentKind, int]:
+        if len(stamps) != len(self._subject.kinds) + 1:
+            self._subject.refuse(f"vLLM's replay to run {len(self._subject.kinds)} segments", f"{len(stamps)} readings")
+        sums: dict[SegmentKind, int] = dict.fromkeys(self._subject.kinds, 0)
+        for kind, (begin, end) in zip(self._subject.kinds, itertools.pairwise(stamps), strict=True):
+            sums[kind] += end - begin
+        return sums
+
+    def _close_round(self) -> None:
+        if len(self._whole) < len(_ORDER):
+            return
+        self._taken.append(
+            FitnessRound(
+                plain_ns=self._whole[PLAIN],
+                stamped_ns=self._whole[STAMPED],
+                events_ns=self._whole[EVENTS],
+                stamped_kind_ns=self._kinds[STAMPED],
+                events_kind_ns=self._kinds[EVENTS],
+            )
+        )
+        self._whole.clear()
+        if len(self._taken) == self.rounds:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Restore the plain path for ever, write, and say so."""
+        if self._hooks is not None:
+            self._hooks.close()
+        subject = self._subject
+        fitness = EventFitness(
+            rank=subject.rank,
+            world_size=subject.world_size,
+            descriptor=subject.batch.descriptor,
+            clock=self._timeline.clock,
+            kinds=subject.kinds,
+            rounds=self._taken,
+        )
+        self.sha256 = self._directory.write(files.canonical_json(fitness.canonical()))
+        self._then()

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run over a replay's segments with an event before the first and after each, and what the events say."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from .profile_directory import ProfileError
+from .timeline import TimedEvent, Timeline
+
+Replay = Callable[[], object]
+
+
+def unchanged(wait: Replay) -> None:
+    """The wait for offloaded weights, as it is."""
+    wait()
+
+
+class Intervals(NamedTuple):
+    """What one run measured, in integer nanoseconds.
+
+    Attributes:
+        interval_ns: from each event to the next.
+        span_ns: from the first event to the last, asked of the clock itself.
+        boundary_ns: host clock right before each event was recorded, since the first.
+        synchronised_ns: host clock when the synchronise had returned, since the same moment.
+    """
+
+    interval_ns: list[int]
+    span_ns: int
+    boundary_ns: list[int]
+    synchronised_ns: int
+
+
+class EventLoop:
+    """Runs once.
+
+    Between the events there is nothing but the segment, the comparison of the stream's identity and a reading of the
+    host's clock: no synchronise, no wait, no copy, no hash. One synchronise follows the last event.
+    """
+
+    def __init__(self, segments: Sequence[Replay], timeline: Timeline, where: str) -> None:
+        """Freeze the stream that is current, and make the events on it.
+
+        Args:
+            segments: what a replay runs, in order.
+            timeline: what takes the times.
+            where: how an error begins.
+
+        Raises:
+            ProfileError: there is no stream to measure.
+        """
+        self._segments = list(segments)
+        self._timeline = timeline
+        self._where = where
+        try:
+            self.stream = timeline.current()
+            self._events = list(timeline.events(len(self._segments) + 1))
+        except (RuntimeError, ValueError, AttributeError) as error:
+            message = f"{where}: no stream to measure ({' '.join(str(error).split())}); expected a current one"
+            raise ProfileError(message) from error
+        self._stamps: list[int] = []
+        self._ran = False
+
+    @property
+    def recorded(self) -> int:
+        """How many events have been recorded."""
+        return max(0, len(self._stamps) - 1) if self._ran else len(self._stamps)
+
+    def run(self) -> None:
+        """The loop of vLLM's replay.
+
+        Raises:
+            ProfileError: it has run before, or another stream is current before or after a segment.
+        """
+        if self._stamps:
+            raise ProfileError(f"{self._where}: a second run; expected each event to be recorded once")
+        now, add, current, stream = time.perf_counter_ns, self._stamps.append, self._timeline.current, self.stream
+        events = iter(self._events)
+        add(now())
+        next(events).record()
+        for index, (segment, event) in enumerate(zip(self._segments, events, strict=True)):
+            if current() != stream:
+                self._drifted("before", index)
+            segment()
+            if current() != stream:
+                self._drifted("after", index)
+            add(now())
+            event.record()
+        self._timeline.synchronize()
+        add(now())
+        self._ran = True
+
+    def read(self) -> Intervals:
+        """What the events say.
+
+        Raises:
+            ProfileError: an event is not complete, or a duration is not finite, or negative.
+        """
+        if not self._ran:
+            raise ProfileError(f"{self._where}: {self.recorded} of {len(self._events)} events; expected all of them")
+        for index, event in enumerate(self._events):
+            if not event.is_complete():
+                raise ProfileError(f"{self._where}: event {index} is not complete after the synchronise")
+        first, last = self._events[0], self._events[-1]
+        pairs = enumerate(itertools.pairwise(self._events))
+        start = self._stamps[0]
+        return Intervals(
+            interval_ns=[self._nanoseconds(earlier, later, f"interval {index}") for index, (earlier, later) in pairs],
+            span_ns=self._nanoseconds(first, last, "span"),
+            boundary_ns=[stamp - start for stamp in self._stamps[:-1]],
+            synchronised_ns=self._stamps[-1] - start,
+        )
+
+    def _nanoseconds(self, earlier: TimedEvent, later: TimedEvent, what: str) -> int:
+        milliseconds = earlier.milliseconds_until(later)
+        if not math.isfinite(milliseconds) or milliseconds < 0:
+            message = f"{self._where}: {what} of {milliseconds} ms; expected a finite duration from 0"
+            raise ProfileError(message)
+        return round(milliseconds * 1_000_000)
+
+    def _drifted(self, when: str, index: int) -> None:
+        message = f"{self._where}: {self._timeline.current()} {when} segment {index}; expected {self.stream}"
+        raise ProfileError(message)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events on one explicit stream: a device's own, or on a CPU the host's monotonic clock with the same interface."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+
+from pytest_laguna.evidence.event_profile import EventClock
+
+
+class Stream(NamedTuple):
+    """Which stream; ``evidence.event_profile.StreamIdentity`` in a form that is made and compared quickly."""
+
+    device_type: str
+    device_index: int
+    stream_id: int
+
+
+class TimedEvent(Protocol):
+    """One event, made for one stream."""
+
+    def record(self) -> None:
+        """Record it on its stream."""
+
+    def is_complete(self) -> bool:
+        """Whether the stream has come to it."""
+
+    def milliseconds_until(self, later: TimedEvent) -> float:
+        """From this event to a later one."""
+
+
+class Timeline(Protocol):
+    """The stream that a replay runs on.
+
+    Attributes:
+        clock: what takes the times.
+    """
+
+    clock: EventClock
+
+    def current(self) -> Stream:
+        """The stream that the calling thread would submit to now."""
+
+    def events(self, count: int) -> Sequence[TimedEvent]:
+        """Events on the current stream, whichever is current when they are recorded."""
+
+    def synchronize(self) -> None:
+        """Wait for the device, all of its streams."""
+
+
+class DeviceTimeline:
+    """The accelerator's current stream, through ``torch.Event``: the same on CUDA and XPU."""
+
+    clock: EventClock = "device-event"
+
+    def current(self) -> Stream:
+        """See ``Timeline``."""
+        stream = torch.accelerator.current_stream()
+        return Stream(stream.device.type, stream.device.index or 0, stream.stream_id)
+
+    def events(self, count: int) -> Sequence[TimedEvent]:
+        """See ``Timeline``."""
+        stream = torch.accelerator.current_stream()
+        return [_DeviceEvent(stream) for _ in range(count)]
+
+    def synchronize(self) -> None:
+        """See ``Timeline``."""
+        torch.accelerator.synchronize()
+
+
+class _DeviceEvent:
+    __slots__ = ("_event", "_stream")
+
+    def __init__(self, stream: torch.Stream) -> None:
+        self._stream = stream
+        self._event = torch.Event(stream.device, enable_timing=True)
+
+    def record(self) -> None:
+        self._event.record(self._stream)
+
+    def is_complete(self) -> bool:
+        return bool(self._event.query())
+
+    def milliseconds_until(self, later: TimedEvent) -> float:
+        if not isinstance(later, _DeviceEvent):
+            raise TypeError(f"{type(later).__name__}: expected an event of the same timeline")
+        return float(self._event.elapsed_time(later._event))  # noqa: SLF001 - its own class
+
+
+class HostTimeline:
+    """The calling thread, which on a CPU is what a replay runs on."""
+
+    clock: EventClock = "host-clock"
+
+    def current(self) -> Stream:
+        """See ``Timeline``."""
+        return Stream("cpu", 0, threading.get_native_id())
+
+    def events(self, count: int) -> Sequence[TimedEvent]:
+        """See ``Timeline``."""
+        return [_HostEvent() for _ in range(count)]
+
+    def synchronize(self) -> None:
+        """Nothing runs beside the thread."""
+
+
+class _HostEvent:
+    __slots__ = ("nanoseconds",)
+
+    def __init__(self) -> None:
+        self.nanoseconds: int | None = None
+
+    def record(self) -> None:
+        self.nanoseconds = time.perf_counter_ns()
+
+    def is_complete(self) -> bool:
+        return self.nanoseconds is not None
+
+    def milliseconds_until(self, later: TimedEvent) -> float:
+        if not isinstance(later, _HostEvent) or self.nanoseconds is None or later.nanoseconds is None:
+            raise TypeError("expected two recorded events of the same timeline")
+        return (later.nanoseconds - self.nanoseconds) / 1e6
+
+
+def timeline() -> Timeline:
+    """The accelerator's, or the host's where there is none."""
+    return DeviceTimeline() if torch.accelerator.is_available() else HostTimeline()

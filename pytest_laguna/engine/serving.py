@@ -61,7 +61,8 @@ class ServedArm:
     def engine_arguments(self) -> dict[str, Any]:
         """Engine arguments of the server, JSON values only; nothing in it can be called from outside."""
         arguments = arms.engine_arguments(self._request)
-        del arguments["worker_extension_cls"]
+        # A server counts its drafts unless it is told not to, and has an option for that alone.
+        del arguments["worker_extension_cls"], arguments["disable_log_stats"]
         lengths = {"max_model_len": self.max_model_tokens, "max_num_batched_tokens": self.max_model_tokens}
         backend = {} if self.executor_backend is None else {"distributed_executor_backend": self.executor_backend}
         return arguments | lengths | backend

@@ -26,7 +26,8 @@ ASKED = request(arm=Arm.GRAPH_CANDIDATE, tensor_parallel_size=2, collective_brea
 def test_the_engine_arguments_are_the_arms_but_for_the_lengths_and_the_probe() -> None:
     served, arm = SERVED.engine_arguments(), arms.engine_arguments(ASKED)
     assert served.pop("max_model_len") == served.pop("max_num_batched_tokens") == 1024
-    for name in ("max_model_len", "max_num_batched_tokens", "worker_extension_cls"):
+    assert arm["disable_log_stats"] is False
+    for name in ("max_model_len", "max_num_batched_tokens", "worker_extension_cls", "disable_log_stats"):
         del arm[name]
     assert served == arm
     assert served["enable_prefix_caching"] is False

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import NoReturn, get_args
 
 from pytest_laguna.campaign import Lane
-from pytest_laguna.evidence.files import printable, write_new
+from pytest_laguna.evidence.files import canonical_json, printable, write_new
 from pytest_laguna.evidence.root import ATTEMPT
 from pytest_laguna.own_analysis import own_analysis, read_attempted
+from pytest_laguna.report.trace import trace
 from pytest_laguna.verdict import USAGE_EXIT_CODE, NotProvenError, UnusableEvidenceError, Verdict, worst
 from pytest_laguna.verification import GateReport, verify_root
 
@@ -48,18 +49,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     analyze = commands.add_parser("analyze", help="run an attempt's frozen analysis again on its raw files, read-only")
     analyze.add_argument("attempt", metavar="ATTEMPT", help="an attempt's directory, or a copy of it")
     analyze.add_argument("--out", required=True, metavar="FILE", help="a new file, outside the attempt")
+    tracing = commands.add_parser("trace", help="write an attempt's profiles as a trace that Perfetto opens")
+    tracing.add_argument("attempt", metavar="ATTEMPT", help="an attempt's directory, or a copy of it")
+    tracing.add_argument("--out", required=True, metavar="FILE.json", help="a new file, outside the attempt")
     doctor = commands.add_parser("doctor", help="say for each lane whether this machine and environment can run it")
     doctor.add_argument("--device", choices=LANES, help="look at this lane alone; exit code 23 when it is not ready")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     chosen = parser.parse_args(arguments)
     if chosen.command == "doctor":
         return _print(*_doctor(chosen.device, as_json=chosen.json))
-    if chosen.command == "analyze":
+    if chosen.command in {"analyze", "trace"}:
+        carry_out, used = (_analyze, analyze) if chosen.command == "analyze" else (_trace, tracing)
         try:
-            return _print(*_analyze(Path(chosen.attempt), Path(chosen.out)))
+            return _print(*carry_out(Path(chosen.attempt), Path(chosen.out)))
         except (OSError, ValueError) as error:
             reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            analyze.error(printable(reason))
+            used.error(printable(reason))
     try:
         text, code = _verify(chosen.root, as_json=chosen.json)
     except (OSError, ValueError) as error:
@@ -92,12 +97,7 @@ def _analyze(attempt: Path, out: Path) -> tuple[str, int]:
         OSError: the attempt cannot be read, or the output not written.
         ValueError: it is not an attempt with an analysis of its own, or the output would lie in it.
     """
-    if out.resolve().is_relative_to(attempt.resolve()):
-        message = f"--out {out}: inside the attempt, which stays as it is; name a file elsewhere"
-        raise ValueError(message)
-    if not (attempt / ATTEMPT).is_file():
-        message = f"{attempt}: has no {ATTEMPT}; expected an attempt's directory"
-        raise ValueError(message)
+    _require_attempt(attempt, out)
     try:
         analysis = own_analysis(read_attempted(attempt))
     except UnusableEvidenceError as error:
@@ -109,6 +109,38 @@ def _analyze(attempt: Path, out: Path) -> tuple[str, int]:
         raise ValueError(message)
     write_new(out, analysis.content)
     return analysis.text, analysis.verdict.exit_code
+
+
+def _trace(attempt: Path, out: Path) -> tuple[str, int]:
+    """What is printed, and the exit code: a trace judges nothing.
+
+    Raises:
+        OSError: the attempt cannot be read, or the output not written.
+        ValueError: it is not an attempt with a profile, or the output would lie in it.
+    """
+    _require_attempt(attempt, out)
+    try:
+        traced = trace(attempt)
+    except UnusableEvidenceError as error:
+        return f"VOID: {printable(str(error))}\n", Verdict.VOID.exit_code
+    except NotProvenError as error:
+        return f"NOT_PROVEN: {printable(str(error))}\n", Verdict.NOT_PROVEN.exit_code
+    write_new(out, canonical_json(traced))
+    return f"{printable(str(out))}: open it with Perfetto; times are of each rank's own clock\n", 0
+
+
+def _require_attempt(attempt: Path, out: Path) -> None:
+    """What is read is an attempt, and what is written lies outside it.
+
+    Raises:
+        ValueError: it is not so.
+    """
+    if out.resolve().is_relative_to(attempt.resolve()):
+        message = f"--out {out}: inside the attempt, which stays as it is; name a file elsewhere"
+        raise ValueError(message)
+    if not (attempt / ATTEMPT).is_file():
+        message = f"{attempt}: has no {ATTEMPT}; expected an attempt's directory"
+        raise ValueError(message)
 
 
 def _doctor(lane: Lane | None, *, as_json: bool) -> tuple[str, int]:

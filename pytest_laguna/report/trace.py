@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An attempt's profiles as a trace that Perfetto and Chrome open: ranks are processes, segments are slices.
+
+The form is the Chrome trace-event format with complete events: times in microseconds, from the beginning of each
+profile. Ranks have clocks of their own, so their slices are not aligned, and a gap between two replays is not drawn.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pytest_laguna.analysis.event_ranges import places
+from pytest_laguna.evidence import diagnostic, event_analysis, root
+from pytest_laguna.evidence.diagnostic_evidence import present
+from pytest_laguna.evidence.diagnostic_reader import ARMS, PROFILE, names_in, read_diagnostic
+from pytest_laguna.evidence.event_profile import EventProfile
+from pytest_laguna.evidence.event_reader import read_event_plan, read_events
+from pytest_laguna.evidence.replay_profile import RankProfile, SegmentKind
+from pytest_laguna.verdict import JSON, UnusableEvidenceError
+
+_MICROSECOND = 1_000
+"""Nanoseconds."""
+
+
+def trace(attempt: Path) -> JSON:
+    """Every replay profile and event profile of an attempt.
+
+    Args:
+        attempt: an attempt's directory, or a copy of it.
+
+    Returns:
+        The object form of the trace-event format.
+
+    Raises:
+        ValueError: the attempt has no profile.
+        UnusableEvidenceError: a profile cannot be used.
+        NotProvenError: a profile is not there.
+    """
+    evidence = attempt / root.EVIDENCE
+    events = [*_event_profiles(evidence / event_analysis.DIRECTORY), *_replay_profiles(evidence / diagnostic.DIRECTORY)]
+    if not events:
+        message = f"{attempt}: no replay profile and no event profile; expected an attempt of gate 2 that took one"
+        raise ValueError(message)
+    return {
+        "displayTimeUnit": "ns",
+        "otherData": {"notice": diagnostic.NOTICE, "device_work_only": "not_validated"},
+        "traceEvents": events,
+    }
+
+
+def _event_profiles(directory: Path) -> Iterator[JSON]:
+    if not names_in(directory / ARMS / event_analysis.EVENTS / PROFILE):
+        return
+    arms = read_event_plan(directory).arms
+    for piece in read_events(directory, arms).profiles.values():
+        profile: EventProfile = present(piece)
+        yield from _thread(profile.rank, 0, f"{event_analysis.EVENTS}, {profile.clock}")
+        yield from _segments(profile.rank, 0, 0, profile.kinds, profile.interval_ns)
+
+
+def _replay_profiles(directory: Path) -> Iterator[JSON]:
+    for thread, (arm, profiles) in enumerate(read_diagnostic(directory).profiles.items()):
+        for _, read in sorted(profiles.items(), key=lambda item: (len(item[0]), item[0])):
+            yield from _replays(read(), thread, f"{arm}, host clock")
+
+
+def _replays(profile: RankProfile, thread: int, name: str) -> Iterator[JSON]:
+    """The replays of one rank, one after the other."""
+    rank, kinds, begin = profile.header.rank, profile.header.kinds, 0
+    yield from _thread(rank, thread, name)
+    for number, sample in enumerate(profile.samples):
+        yield _slice((rank, thread), begin, sample.whole_ns, f"replay {number}", {"sample": number})
+        yield from _segments(rank, thread, begin, kinds, sample.segment_ns)
+        yield _slice((rank, thread), begin + sample.host_ns, sample.synchronize_ns, "synchronise", {"sample": number})
+        begin += sample.whole_ns
+
+
+def _segments(
+    rank: int, thread: int, begin: int, kinds: Sequence[SegmentKind], nanoseconds: Sequence[int]
+) -> Iterator[JSON]:
+    if len(kinds) != len(nanoseconds):
+        message = f"rank {rank}: {len(nanoseconds)} times for {len(kinds)} segments"
+        raise UnusableEvidenceError(message)
+    starts = itertools.accumulate(nanoseconds, initial=begin)
+    located = places(kinds)
+    for index, (kind, start, duration, place) in enumerate(zip(kinds, starts, nanoseconds, located, strict=False)):
+        arguments: dict[str, JSON] = {"index": index, "kind": kind, "layer": place.layer, "part": place.part}
+        yield _slice((rank, thread), start, duration, place.part, arguments)
+
+
+def _slice(row: tuple[int, int], begin: int, duration: int, name: str, arguments: dict[str, JSON]) -> JSON:
+    return {
+        "ph": "X",
+        "pid": row[0],
+        "tid": row[1],
+        "ts": begin / _MICROSECOND,
+        "dur": duration / _MICROSECOND,
+        "name": name,
+        "cat": str(arguments.get("kind", "replay")),
+        "args": arguments,
+    }
+
+
+def _thread(rank: int, thread: int, name: str) -> Iterator[JSON]:
+    """How a viewer calls a rank and what ran in it."""
+    for kind, called in (("process_name", f"rank {rank}"), ("thread_name", name)):
+        yield {"ph": "M", "pid": rank, "tid": thread, "name": kind, "args": {"name": called}}

@@ -93,9 +93,7 @@ class EventProfile(Schema):
         if self.lead is not None:
             stamps = [*self.lead.boundary_ns, self.lead.synchronised_ns]
             if len(stamps) != len(self.kinds) + 2 or stamps[0] != 0 or stamps != sorted(stamps):
-                message = (
-                    f"{len(stamps)} host times for {len(self.kinds)} segments: expected one each, rising from 0"
-                )
+                message = f"{len(stamps)} host times for {len(self.kinds)} segments: expected one each, rising from 0"
                 raise ValueError(message)
         return self
 

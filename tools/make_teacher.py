@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a canonical teacher: what the q1 arm of a campaign's engine answers to a suite, on one rank of the cpu lane.
+"""Makes a canonical teacher: what the q1 arm of a campaign's engine answers to a suite, on one rank.
 
-    python tools/make_teacher.py CAMPAIGN SUITE.json TEACHER.json
+    python tools/make_teacher.py CAMPAIGN SUITE.json TEACHER.json [--device cpu]
 
 A server without speculation passes the suite once, as a leg does. The teacher is frozen by its digest in the endpoint
 protocol; it must be made before the campaign, by the same models.
@@ -15,10 +15,11 @@ import tempfile
 from pathlib import Path
 
 from pytest_laguna.arm_runner import ArmRunner
-from pytest_laguna.campaign import GeneratedPair, read_campaign
+from pytest_laguna.campaign import GeneratedPair, Lane, read_campaign
 from pytest_laguna.endpoint import sockets
 from pytest_laguna.endpoint.leg import LegBounds, LegPlace, run_leg
 from pytest_laguna.endpoint.suite import pin_suite
+from pytest_laguna.engine.launch import TinyPair
 from pytest_laguna.engine.serving import ServedArm
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
@@ -26,6 +27,7 @@ from pytest_laguna.evidence.endpoint_campaign import Teacher, TeacherRow
 from pytest_laguna.evidence.leg import LegRecord, LegRequest
 from pytest_laguna.machine.command import new_token
 
+LANES = ("cpu", "cuda", "xpu")
 MODEL_TOKENS = 1024
 SECONDS = 600.0
 
@@ -36,15 +38,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("campaign", type=Path)
     parser.add_argument("suite", type=Path)
     parser.add_argument("teacher", type=Path)
+    parser.add_argument("--device", choices=LANES, default="cpu", help="lane whose engine answers")
     chosen = parser.parse_args(arguments)
     campaign = read_campaign(chosen.campaign)
-    settings = campaign.lane_settings("cpu")
+    settings = campaign.lane_settings(chosen.device)
     if settings.engine is None or not isinstance(settings.engine.model, GeneratedPair):
-        parser.error("expected a campaign with a generated pair on the cpu lane")
+        parser.error(f"expected a campaign with a generated pair on the lane {chosen.device}")
     with tempfile.TemporaryDirectory(prefix="laguna-teacher-") as place:
         (Path(place) / "bytecode").mkdir(mode=0o700)
         runner = ArmRunner(new_token(), {}, frozenset(), settings.bounds, Path(place) / "bytecode")
-        record = _ask(runner, settings.engine.model.layers, chosen.suite.resolve(), Path(place))
+        pair = runner.tiny_pair(
+            Path(place) / "models",
+            interpreter=Path(sys.executable),
+            layers=settings.engine.model.layers,
+            width=settings.engine.model.width,
+            vllm=settings.vllm,
+        )
+        record = _ask(runner, chosen.device, pair, chosen.suite.resolve(), Path(place))
         source = files.sha256_file(Path(place) / "leg" / "leg.json")
     teacher = Teacher(
         source_sha256=source,
@@ -65,11 +75,10 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _ask(runner: ArmRunner, layers: int, suite: Path, place: Path) -> LegRecord:
-    pair = runner.tiny_pair(place / "models", interpreter=Path(sys.executable), layers=layers)
+def _ask(runner: ArmRunner, lane: Lane, pair: TinyPair, suite: Path, place: Path) -> LegRecord:
     served = ServedArm(
         arm=Arm.Q1,
-        lane="cpu",
+        lane=lane,
         target=str(pair.target),
         draft=None,
         tensor_parallel_size=1,
@@ -81,7 +90,7 @@ def _ask(runner: ArmRunner, layers: int, suite: Path, place: Path) -> LegRecord:
         block=1,
         sequence=1,
         arm=Arm.Q1,
-        lane="cpu",
+        lane=lane,
         model="tiny-laguna",
         suite=pin_suite(suite),
         engine_arguments=served.engine_arguments(),

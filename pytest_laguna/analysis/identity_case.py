@@ -49,6 +49,10 @@ class IdentityCase:
             yield from ((f"{arm} rank {report.rank}", report.mapped) for report in record.ranks)
         yield from ((f"packet {position}", mapped) for position, mapped in self.packets.items())
 
+    def own_directory(self, process: str) -> str:
+        """The directory that was made new for a process of ``processes``; empty where none is recorded."""
+        return self.identity.arm_directories.get(process.partition(" ")[0], "")
+
     @functools.cached_property
     def _digests(self) -> dict[tuple[str, int, int, int | None], str]:
         return {

@@ -32,10 +32,15 @@ def engine_mapped(case: IdentityCase) -> RuleFinding:
 
 
 def binaries_on_disk(case: IdentityCase) -> RuleFinding:
-    """Rule ``binaries-on-disk``: what was mapped is the file that the controller hashed: device, inode and size."""
+    """Rule ``binaries-on-disk``: what was mapped is the file that the controller hashed: device, inode and size.
+
+    What an arm compiled for itself, as Triton does its launchers on a device, lies in private directories that were
+    made new for it, and is gone with them. ``binaries-equal-arms`` compares their names, digests of what they are of.
+    """
     for process, mapped in case.processes():
+        own = case.own_directory(process)
         for file in mapped:
-            if file.path.startswith(IN_MEMORY):
+            if file.path.startswith(IN_MEMORY) or is_below(file.path, own):
                 continue
             if file.path.endswith(DELETED) or file.size is None:
                 return Verdict.VOID, f"{process}: {file.path}: mapped, and not on disk any more"

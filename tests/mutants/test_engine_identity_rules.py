@@ -490,6 +490,20 @@ def test_before_the_arms_only_what_is_known_then_is_needed() -> None:
     assert [found[rule] for rule in BEFORE_ARMS] == [None] * len(BEFORE_ARMS)
 
 
+def test_what_an_arm_compiled_for_itself_may_be_gone_with_its_caches_and_no_other_file() -> None:
+    values = _good()
+    hashed = values["identity"]["binaries"]
+    values["identity"]["binaries"] = [binary for binary in hashed if COMPILED not in binary["path"]]
+    assert len(values["identity"]["binaries"]) < len(hashed)
+    assert judge_identity(_case(values)) == dict.fromkeys(IDENTITY_RULES)
+    foreign = f"{_directory('eager')}/{COMPILED}"
+    values["ranks"]["q1"][0].extend(_mapped(foreign))
+    found = judge_identity(_case(values))["binaries-on-disk"]
+    assert found is not None
+    assert found[0] is VOID
+    assert f"q1 rank 0: {foreign}: mapped with" in found[1]
+
+
 def test_a_commit_in_the_tree_of_what_is_frozen_file_by_file_changes_no_engine() -> None:
     values = _good()
     values["identity"]["engine_after"]["distributions"][2]["editable"]["commit"] = "1" * 40

@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from pytest_laguna.campaign import read_campaign
+from pytest_laguna.protocol import read_protocol
 
 PROJECT = Path(__file__).parents[2]
-CAMPAIGNS = sorted((PROJECT / "campaigns").glob("*.toml"))
+FILES = sorted((PROJECT / "campaigns").glob("*.toml"))
+PROTOCOLS = [path for path in FILES if "protocol" in tomllib.loads(path.read_text())["schema"]]
+CAMPAIGNS = [path for path in FILES if path not in PROTOCOLS]
 
 
 def _marked_tests(file: str) -> list[tuple[int, str, str]]:
@@ -44,3 +48,12 @@ def test_every_clause_is_a_marked_test(path: Path) -> None:
         listed = [(gate, clause, nodeid) for clause, nodeid in campaign.gate_clauses(gate).items()]
         files = dict.fromkeys(nodeid.partition("::")[0] for _, _, nodeid in listed)
         assert [test for file in files for test in _marked_tests(file)] == listed
+
+
+@pytest.mark.parametrize("path", PROTOCOLS, ids=lambda path: path.stem)
+def test_every_protocol_is_named_by_its_campaign(path: Path) -> None:
+    [campaign] = [
+        campaign for campaign in map(read_campaign, CAMPAIGNS) if campaign.name == read_protocol(path).campaign
+    ]
+    engines = [settings.engine for settings in campaign.lanes.values() if settings.engine is not None]
+    assert path.name in [engine.protocol for engine in engines]

@@ -211,7 +211,7 @@ def derive_endpoint(attempted: Attempted) -> OwnAnalysis:
     if plan != expected:
         raise UnusableEvidenceError("plan.json: not what campaign, protocol, lease and configuration give")
     evidence = reader.read_legs(place)
-    teacher = reader.read_teacher(place / reader.TEACHER)
+    teacher = reader.take_teacher(place, evidence.legs)
     analysis = analyse_endpoint(plan, evidence.legs, teacher=teacher, campaign=attempted.campaign.digest)
     ended = {leg: _ended(one) for leg, one in evidence.ended.items()}
     clauses: dict[str, Finding | None] = {

@@ -34,6 +34,7 @@ PROMPT_TOKENS = [90, 132, 110, 102, 112, 89, 149, 111, 125, 140, 229, 112, 863]
 RANKS = 4
 LAYER = "model.layers.0.self_attn.attn"
 CONTROL_CYCLE_MS = 60.0
+LOCAL = ["tcp 127.0.0.1:8000 -> listening", "tcp 127.0.0.1:8000 -> 127.0.0.1:40000"]
 
 Leg = dict[str, Any]
 
@@ -188,7 +189,9 @@ def leg(name: str, block: int, sequence: int, start: Start, *, candidate: bool) 
             "variables": variables,
         },
         "started": _utc(sequence, 0),
+        "begun_ticks": 4000 + sequence,
         "ended": _utc(sequence, 30),
+        "posted": len(rows),
         "server": _server(sequence, nonce),
         "ranks_captured": [_rank("captured", rank, sequence, variables, candidate) for rank in range(RANKS)],
         "ranks_served": [_rank("served", rank, sequence, variables, candidate) for rank in range(RANKS)],
@@ -208,7 +211,7 @@ def leg(name: str, block: int, sequence: int, start: Start, *, candidate: bool) 
         },
         "facts": {name: {"holds": True, "observation": f"what showed {name}"} for name in FACTS},
         "sockets": [
-            {"moment": moment, "processes": 6, "local": ["tcp 127.0.0.1:8000 -> 127.0.0.1:40000"], "foreign": []}
+            {"moment": moment, "processes": 6, "local": LOCAL, "foreign": []}
             for moment in ["ready", *(row["prompt_id"] for row in rows)]
         ],
         "end": {

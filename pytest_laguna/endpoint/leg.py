@@ -136,7 +136,9 @@ def run_leg(request: LegRequest, directory: Path, place: LegPlace) -> LegRecord:
     record = LegRecord(
         request=request,
         started=started,
+        begun_ticks=begun_ticks,
         ended=utc_now(),
+        posted=served.posted,
         server=served.server,
         ranks_captured=served.ranks_captured,
         ranks_served=served.ranks_served,

@@ -380,7 +380,9 @@ class LegRecord(Schema):
     Attributes:
         request: what it was told.
         started: before anything was started.
+        begun_ticks: the same moment in clock ticks since boot, in which the kernel tells when a process started.
         ended: after the server had ended.
+        posted: POST requests that the transport began during the pass.
         server: that it was ours.
         ranks_captured: of every rank, before the first request.
         ranks_served: of every rank, after the suite.
@@ -397,7 +399,9 @@ class LegRecord(Schema):
     file_schema: Annotated[Literal["pytest-laguna-leg-v1"], pydantic.Field(alias="schema")] = "pytest-laguna-leg-v1"
     request: LegRequest
     started: Utc
+    begun_ticks: Count
     ended: Utc
+    posted: Count
     server: ServerProof
     ranks_captured: list[RankState]
     ranks_served: list[RankState]

@@ -165,7 +165,7 @@ def record_of(arm: str, number: int) -> dict[str, Any]:
     record["network"] = {"namespace": 4_026_532_000 + number, "left": 4_026_531_000, "interfaces": ["lo"]}
     for report in record["ranks"]:
         report["profile"] = None
-        report["event_profile"] = None if arm == TEACHER else {"rounds": rounds, "sha256": WRITTEN}
+        report["event_profile"] = None if arm == TEACHER else {"rounds": rounds, "replays": 0, "sha256": WRITTEN}
     return record
 
 

@@ -67,6 +67,7 @@ def _asked(case: EventCase, arm: str) -> Mapping[str, object]:
         "profile_samples": 0,
         "event_profile": None if arm == TEACHER else case.plan.topology.order_sha256,
         "event_fitness_rounds": trial,
+        "event_sparse_replays": 0,
         "isolated": True,
     }
 

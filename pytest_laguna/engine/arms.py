@@ -49,11 +49,14 @@ def profile(request: ArmRequest, directory: Path) -> dict[str, str]:
         directory: the arm's own, an absolute path.
     """
     if request.event_profile is not None:
-        rounds = request.event_fitness_rounds
+        numbers = {
+            event_settings.ROUNDS: request.event_fitness_rounds,
+            event_settings.REPLAYS: request.event_sparse_replays,
+        }
         return {
             event_settings.ROOT: str(profile_root(directory)),
             event_settings.ORDER: request.event_profile,
-            **({event_settings.ROUNDS: str(rounds)} if rounds else {}),
+            **{name: str(number) for name, number in numbers.items() if number},
         }
     if not request.profile_samples:
         return {}

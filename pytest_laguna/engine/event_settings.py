@@ -15,6 +15,7 @@ from .profile_directory import ProfileError
 ROOT = "LAGUNA_EVENT_PROFILE_ROOT"
 ORDER = "LAGUNA_EVENT_PROFILE_ORDER"
 ROUNDS = "LAGUNA_EVENT_FITNESS_ROUNDS"
+REPLAYS = "LAGUNA_EVENT_SPARSE_REPLAYS"
 GRAPHS = "VLLM_USE_BREAKABLE_CUDAGRAPH"
 
 EXCLUDED = (
@@ -43,12 +44,14 @@ class EventSettings(NamedTuple):
     Attributes:
         root: the directory of the ranks' files.
         order_sha256: of the kinds of segments that a replay must have, in their order.
-        rounds: of the instrument's own trial; 0 for the one profile.
+        rounds: of the instrument's own trial; 0 for none.
+        replays: of the sparse profile; 0 for none. With neither the one profile is asked for.
     """
 
     root: Path
     order_sha256: str
     rounds: int
+    replays: int
 
 
 def settings_from(environment: Mapping[str, str]) -> EventSettings | None:
@@ -57,17 +60,18 @@ def settings_from(environment: Mapping[str, str]) -> EventSettings | None:
     Raises:
         ProfileError: only a part of it is asked for, a value is none, graphs are off, or another instrument is on.
     """
-    root, order, rounds = (environment.get(name) for name in (ROOT, ORDER, ROUNDS))
-    if root is None and order is None and rounds is None:
+    root, order = environment.get(ROOT), environment.get(ORDER)
+    if not {ROOT, ORDER, ROUNDS, REPLAYS} & environment.keys():
         return None
     if root is None or order is None:
-        message = f"{ROOT} is {root!r} and {ORDER} is {order!r}; expected both, or none with {ROUNDS}"
+        message = f"{ROOT} is {root!r} and {ORDER} is {order!r}; expected both, or none with {ROUNDS} and {REPLAYS}"
         raise ProfileError(message)
     if not re.fullmatch("[0-9a-f]{64}", order):
         message = f"{ORDER} is {order!r}; expected the SHA-256 of the segments' kinds, 64 hexadecimal digits"
         raise ProfileError(message)
-    if rounds is not None and not re.fullmatch("[1-9][0-9]{0,2}", rounds):
-        message = f"{ROUNDS} is {rounds!r}; expected 1 to 999, or unset for the one profile"
+    rounds, replays = _number(environment, ROUNDS), _number(environment, REPLAYS)
+    if rounds and replays:
+        message = f"{ROUNDS} is {rounds} and {REPLAYS} is {replays}; expected one of them at most"
         raise ProfileError(message)
     if environment.get(GRAPHS) != "1":
         message = f"{GRAPHS} is {environment.get(GRAPHS)!r} beside {ROOT}; expected '1': without graphs nothing replays"
@@ -76,4 +80,13 @@ def settings_from(environment: Mapping[str, str]) -> EventSettings | None:
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in EXCLUDED):
             message = f"{name} is set beside {ROOT}; expected one instrument in a process: unset one of them"
             raise ProfileError(message)
-    return EventSettings(Path(root), order, int(rounds or 0))
+    return EventSettings(Path(root), order, rounds, replays)
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    """A variable's number; 0 where it is unset."""
+    value = environment.get(name)
+    if value is not None and not re.fullmatch("[1-9][0-9]{0,2}", value):
+        message = f"{name} is {value!r}; expected 1 to 999, or unset"
+        raise ProfileError(message)
+    return int(value or 0)

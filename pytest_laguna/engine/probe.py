@@ -27,6 +27,7 @@ from .compat import introspection, replay
 from .event_fitness import FitnessProfiler
 from .event_profile import EventProfiler, Subject
 from .event_settings import EventSettings
+from .event_sparse import SparseProfiler
 from .profile_directory import ProfileDirectory, ProfileSettings
 from .replay_profile import ReplayProfiler
 from .timeline import timeline
@@ -40,7 +41,7 @@ class RankProbe:
     laguna_watch: AttentionWatch | None = None
     laguna_allocations: ReplayAllocations | None = None
     laguna_profiler: ReplayProfiler | None = None
-    laguna_events: EventProfiler | FitnessProfiler | None = None
+    laguna_events: EventProfiler | FitnessProfiler | SparseProfiler | None = None
     laguna_hooks: contextlib.ExitStack
     rank: int
     model_runner: Any
@@ -110,7 +111,7 @@ def _profiler(worker: RankProbe, settings: ProfileSettings) -> ReplayProfiler:
     )
 
 
-def _event_profiler(worker: RankProbe, settings: EventSettings) -> EventProfiler | FitnessProfiler:
+def _event_profiler(worker: RankProbe, settings: EventSettings) -> EventProfiler | FitnessProfiler | SparseProfiler:
     batch = replay.verification_batch(worker, VERIFIED_TOKENS)
     place = introspection.place(worker)
     kinds = [introspection.segment_kind(segment) for segment in batch.segments]
@@ -118,14 +119,17 @@ def _event_profiler(worker: RankProbe, settings: EventSettings) -> EventProfiler
     directory = ProfileDirectory(settings.root, place.rank, place.world_size, event_settings.ROOT)
     if settings.rounds:
         return FitnessProfiler(subject, timeline(), directory, settings.rounds)
+    if settings.replays:
+        return SparseProfiler(subject, timeline(), directory, settings.replays)
     return EventProfiler(subject, timeline(), directory)
 
 
-def _event_profiled(profiler: EventProfiler | FitnessProfiler | None) -> EventReport | None:
+def _event_profiled(profiler: EventProfiler | FitnessProfiler | SparseProfiler | None) -> EventReport | None:
     if profiler is None:
         return None
     rounds = profiler.rounds if isinstance(profiler, FitnessProfiler) else 0
-    return EventReport(rounds=rounds, sha256=profiler.sha256)
+    replays = profiler.replays if isinstance(profiler, SparseProfiler) else 0
+    return EventReport(rounds=rounds, replays=replays, sha256=profiler.sha256)
 
 
 def _profiled(profiler: ReplayProfiler | None) -> ProfileReport | None:

@@ -85,6 +85,7 @@ class ArmRequest(Schema):
         event_profile: SHA-256 of the segments' kinds in the order that each rank's event profile must find; None for
             no such profile. Only graph-control can have one, and none beside a replay profile.
         event_fitness_rounds: in place of the one event profile, rounds that try what it costs; 0 for none.
+        event_sparse_replays: in place of it, replays of which a few intervals each are measured; 0 for none.
         isolated: whether the arm is to leave the host's network before it imports anything that could use it.
     """
 
@@ -103,6 +104,7 @@ class ArmRequest(Schema):
     profile_samples: Annotated[int, pydantic.Field(ge=0, le=MOST_PROFILE_SAMPLES)]
     event_profile: Sha256 | None = None
     event_fitness_rounds: Count = 0
+    event_sparse_replays: Count = 0
     isolated: bool = False
 
     @pydantic.model_validator(mode="after")
@@ -119,8 +121,10 @@ class ArmRequest(Schema):
         if self.event_profile is not None and (self.arm is not Arm.GRAPH_CONTROL or self.profile_samples):
             message = f"arm {self.arm}, {self.profile_samples} profile samples and an event profile: only graph-control"
             raise ValueError(f"{message} has one, and one instrument at a time")
-        if self.event_fitness_rounds and self.event_profile is None:
-            raise ValueError("rounds of fitness without an event profile: there is nothing to try")
+        others = [number for number in (self.event_fitness_rounds, self.event_sparse_replays) if number]
+        if len(others) > (self.event_profile is not None):
+            message = f"{self.event_fitness_rounds} rounds of fitness and {self.event_sparse_replays} sparse replays"
+            raise ValueError(f"{message}: expected one of them at most, and none without an event profile")
         return self
 
 
@@ -259,11 +263,13 @@ class EventReport(Schema):
     """What became of a rank's event profile.
 
     Attributes:
-        rounds: of the instrument's own trial; 0 where the profile was asked for.
+        rounds: of the instrument's own trial; 0 where something else was asked for.
+        replays: of the sparse profile; 0 likewise.
         sha256: digest of ``rank<rank>.json``; None where it was never written, for want of replays.
     """
 
     rounds: Count
+    replays: Count
     sha256: Sha256 | None
 
 
@@ -408,9 +414,11 @@ class ArmRecord(Schema):
         if samples != self.request.profile_samples:
             message = f"rank {report.rank}: a profile of {samples} samples, asked for {self.request.profile_samples}"
             raise ValueError(message)
-        rounds = None if report.event_profile is None else report.event_profile.rounds
-        if rounds != (None if self.request.event_profile is None else self.request.event_fitness_rounds):
-            message = f"rank {report.rank}: an event profile of {rounds} rounds; expected that of the request"
+        told = report.event_profile
+        seen = None if told is None else (told.rounds, told.replays)
+        asked = (self.request.event_fitness_rounds, self.request.event_sparse_replays)
+        if seen != (None if self.request.event_profile is None else asked):
+            message = f"rank {report.rank}: an event profile of {seen} rounds and replays; expected that of the request"
             raise ValueError(message)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.engine.event_settings import GRAPHS, ORDER, ROOT, ROUNDS, settings_from
+from pytest_laguna.engine.event_settings import GRAPHS, ORDER, REPLAYS, ROOT, ROUNDS, settings_from
 from pytest_laguna.engine.profile_directory import ProfileError
 
 DIGEST = "e5" * 32
@@ -19,8 +19,9 @@ def test_off_by_default() -> None:
 
 
 def test_both_ask_for_the_one_profile_and_a_number_for_a_trial() -> None:
-    assert settings_from(GOOD) == (Path("/profile"), DIGEST, 0)
-    assert settings_from(GOOD | {ROUNDS: "9"}) == (Path("/profile"), DIGEST, 9)
+    assert settings_from(GOOD) == (Path("/profile"), DIGEST, 0, 0)
+    assert settings_from(GOOD | {ROUNDS: "9"}) == (Path("/profile"), DIGEST, 9, 0)
+    assert settings_from(GOOD | {REPLAYS: "40"}) == (Path("/profile"), DIGEST, 0, 40)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,9 @@ def test_both_ask_for_the_one_profile_and_a_number_for_a_trial() -> None:
         (GOOD | {ORDER: DIGEST[:-1]}, f"{ORDER} is 'e5.*expected the SHA-256"),
         (GOOD | {ORDER: DIGEST.upper()}, "expected the SHA-256"),
         (GOOD | {ROUNDS: "0"}, f"{ROUNDS} is '0'; expected 1 to 999"),
+        ({REPLAYS: "9", GRAPHS: "1"}, f"expected both, or none with {ROUNDS} and {REPLAYS}"),
+        (GOOD | {REPLAYS: "0"}, f"{REPLAYS} is '0'; expected 1 to 999"),
+        (GOOD | {ROUNDS: "9", REPLAYS: "9"}, "expected one of them at most"),
         (GOOD | {ROUNDS: "1000"}, "expected 1 to 999"),
         (GOOD | {ROUNDS: "two"}, "expected 1 to 999"),
         (GOOD | {GRAPHS: "0"}, f"{GRAPHS} is '0' beside {ROOT}; expected '1'"),

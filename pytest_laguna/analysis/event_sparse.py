@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a few intervals of many replays to the shares of all of them, each with its interval.
+
+Every interval of every replay has the same chance to be drawn. So the mean over the drawn ones of a group, times how
+many a replay has, estimates the group's time in a replay without bias; a share is such a sum over all of them. Its
+95 % interval follows from the scatter within each group (delta method), layers and replays alike.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple, TypeVar
+
+from pytest_laguna.analysis.event_ranges import places
+from pytest_laguna.evidence.event_sparse import SparseProfile, chosen_intervals
+from pytest_laguna.evidence.replay_profile import SegmentKind
+from pytest_laguna.verdict import NotProvenError
+
+Group = TypeVar("Group", bound=Hashable)
+
+QUANTILE = statistics.NormalDist().inv_cdf(0.975)
+LEAST = 2
+"""Drawn intervals that a group needs: one has no scatter."""
+
+
+class Share(NamedTuple):
+    """A group's share of a replay.
+
+    Attributes:
+        percent: of the replay's intervals.
+        low: end of the 95 % interval.
+        high: the other end.
+        drawn: how many intervals it rests on.
+    """
+
+    percent: float
+    low: float
+    high: float
+    drawn: int
+
+
+def sparse_shares(profile: SparseProfile) -> dict[SegmentKind, Share]:
+    """Shares by kind of segment.
+
+    Raises:
+        NotProvenError: of a kind fewer than two intervals were drawn; more replays are needed.
+    """
+    return _shares(profile, profile.kinds)
+
+
+def sparse_class_shares(profile: SparseProfile) -> dict[str, Share]:
+    """Shares by place in the source: prefix, the repeated graphs, boundaries, tail; raises as ``sparse_shares``."""
+    return _shares(profile, [place.part for place in places(profile.kinds)])
+
+
+def _shares(profile: SparseProfile, groups: Sequence[Group]) -> dict[Group, Share]:
+    drawn: dict[Group, list[int]] = {group: [] for group in groups}
+    for number, durations in enumerate(profile.replays):
+        for index, nanoseconds in zip(chosen_intervals(profile.kinds, number), durations, strict=True):
+            drawn[groups[index]].append(nanoseconds)
+    for group, values in drawn.items():
+        if len(values) < LEAST:
+            message = f"rank {profile.rank}: {len(values)} intervals of {group} in {len(profile.replays)} replays"
+            raise NotProvenError(f"{message}; expected {LEAST} at least: measure more replays")
+    counts = Counter(groups)
+    sums = {group: counts[group] * statistics.fmean(values) for group, values in drawn.items()}
+    variances = {
+        group: counts[group] ** 2 * statistics.variance(values) / len(values) for group, values in drawn.items()
+    }
+    total = sum(sums.values())
+    if not total:
+        raise NotProvenError(f"rank {profile.rank}: 0 ns in all drawn intervals; expected replays that took time")
+    return {group: _share(group, sums, variances, total, len(values)) for group, values in drawn.items()}
+
+
+def _share(group: Group, sums: dict[Group, float], variances: dict[Group, float], total: float, drawn: int) -> Share:
+    own, others = sums[group], sum(variances.values()) - variances[group]
+    deviation = math.sqrt((total - own) ** 2 * variances[group] + own**2 * others) / total**2
+    share = own / total
+    low, high = share - QUANTILE * deviation, share + QUANTILE * deviation
+    return Share(100 * share, 100 * low, 100 * high, drawn)

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from pytest_laguna.endpoint.client import Client
+from pytest_laguna.endpoint.client import Client, Question
 from pytest_laguna.endpoint.suite import Prompt
 from pytest_laguna.endpoint.transport import HttpTransport
 from pytest_laguna.evidence.leg import SuiteRow
@@ -77,17 +77,12 @@ def measure(rows: int, tokens: int, rate: float) -> dict[str, float]:
     server.start()
     with tempfile.TemporaryDirectory() as folder:
         began_ns = time.monotonic_ns()
-        client = Client(
-            transport=HttpTransport(ours.recv(), deadline_seconds=60.0),
-            alias=ALIAS,
-            model=MODEL,
-            max_tokens=tokens,
-            directory=Path(folder),
-            began_ns=began_ns,
-        )
+        transport = HttpTransport(ours.recv(), deadline_seconds=60.0)
+        client = Client(transport=transport, directory=Path(folder), began_ns=began_ns)
         for number in range(rows):
             try:
-                row = client.ask(number, Prompt(id=f"row-{number}", kind="code", text=f"{number}?"))
+                prompt = Prompt(id=f"row-{number}", kind="code", text=f"{number}?")
+                row = client.ask(Question(number, prompt, ALIAS, MODEL, max_tokens=tokens))
             except UnusableEvidenceError as error:
                 print(error, file=sys.stderr)
                 dropped += 1

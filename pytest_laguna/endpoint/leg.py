@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_laguna.endpoint import sockets
-from pytest_laguna.endpoint.client import Client, stream_name
+from pytest_laguna.endpoint.client import Client, Question, stream_name
 from pytest_laguna.endpoint.facts import Observed, declare
 from pytest_laguna.endpoint.metrics import read_counters
 from pytest_laguna.endpoint.ranks import Ranks
@@ -253,19 +253,12 @@ class _Leg:
         self, transport: HttpTransport, server: RunningServer
     ) -> tuple[list[SuiteRow], Freshness, list[SocketLook]]:
         """Ask every prompt once, in the suite's order, and nothing else; look at the sockets between."""
-        client = Client(
-            transport=transport,
-            alias=self._nonce,
-            model=self._request.model,
-            max_tokens=self._suite.max_tokens,
-            directory=self._directory,
-            began_ns=time.monotonic_ns(),
-        )
+        client = Client(transport=transport, directory=self._directory, began_ns=time.monotonic_ns())
         rows: list[SuiteRow] = []
         cached: list[int] = []
         looks = [sockets.look("ready", server.processes())]
         for index, prompt in enumerate(self._suite.prompts):
-            row = client.ask(index, prompt)
+            row = client.ask(Question(index, prompt, self._nonce, self._request.model, self._suite.max_tokens))
             rows.append(row)
             cached.append(row.usage.cached_tokens)
             looks.append(sockets.look(prompt.id, server.processes()))

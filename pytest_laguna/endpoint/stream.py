@@ -8,6 +8,8 @@ the refusals: public reports of streams that ended in an error event and counted
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
@@ -20,6 +22,8 @@ from pytest_laguna.verdict import UnusableEvidenceError
 
 _END_MARKER = "[DONE]"
 _FIELD = b"data: "
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""JSON can spell it, and no file can hold it."""
 
 
 class _Foreign(pydantic.BaseModel):
@@ -35,7 +39,7 @@ class _Delta(_Foreign):
 class _Choice(_Foreign):
     index: Literal[0]
     delta: _Delta
-    finish_reason: str | None
+    finish_reason: Annotated[str, pydantic.Field(min_length=1)] | None
     token_ids: list[Annotated[int, pydantic.Field(ge=0)]] | None = None
 
 
@@ -193,6 +197,8 @@ class _Reader:
 
     def _parse(self, data: str) -> _Event:
         value: Any = parse_foreign_json(data, f"{self._name}: event")
+        if _LONE_SURROGATE.search(json.dumps(value, ensure_ascii=False)):
+            raise self._unusable(f"event {data[:80]!r}: half of a surrogate pair; expected text that has a UTF-8 form")
         if isinstance(value, dict) and "error" in value:
             raise self._unusable(f"an error event after {len(self._tokens)} tokens: {str(value['error'])[:200]}")
         try:

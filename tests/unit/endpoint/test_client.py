@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pytest_laguna.endpoint.client import Client
+from pytest_laguna.endpoint.client import Client, Question
 from pytest_laguna.endpoint.suite import Prompt
-from pytest_laguna.endpoint.transport import HttpTransport
+from pytest_laguna.endpoint.transport import HttpTransport, Read
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import token_digest
 from pytest_laguna.evidence.leg import SuiteRow
@@ -28,13 +32,10 @@ def ask(answer: Iterable[bytes], directory: Path) -> tuple[SuiteRow, EndpointSer
     with EndpointServer(lambda *_: answer) as server:
         client = Client(
             transport=HttpTransport(server.port, deadline_seconds=5.0),
-            alias=NONCE,
-            model=MODEL,
-            max_tokens=5,
             directory=directory,
             began_ns=time.monotonic_ns(),
         )
-        return client.ask(3, PROMPT), server
+        return client.ask(Question(3, PROMPT, NONCE, MODEL, max_tokens=5)), server
 
 
 def test_a_row_holds_what_was_asked_and_what_came(tmp_path: Path) -> None:
@@ -69,6 +70,12 @@ def test_a_row_holds_what_was_asked_and_what_came(tmp_path: Path) -> None:
     assert row.sent_ns > 0
 
 
+def ended_by(reason: str) -> list[dict[str, Any]]:
+    values = events(f"{NONCE}-03", MODEL)
+    values[-2]["choices"][0]["finish_reason"] = reason
+    return values
+
+
 REFUSED = {
     "html": ([response("<html>", "text/html")], r"row 3 \(question\): status 200 with 'text/html': b'<html>'"),
     "json": ([response("{}")], "status 200 with 'application/json': b'{}'; expected 'text/event-stream'"),
@@ -80,6 +87,8 @@ REFUSED = {
         f"the answer is 'chatcmpl-{NONCE}-02'; expected one to request",
     ),
     "short": (chunked(stream(events(f"{NONCE}-03", completion_tokens=6))), "5 tokens of the answer .* usage's 6"),
+    "no-reason": (chunked(stream(ended_by(""))), "finish_reason: String should have at least 1 character"),
+    "half": (chunked(stream(ended_by("\ud800"))), "half of a surrogate pair; expected text that has a UTF-8 form"),
     "nothing": ([b""], r"row 3 \(question\): POST /v1/chat/completions on port \d+: no answer"),
 }
 
@@ -97,3 +106,37 @@ def test_a_row_is_never_written_over(tmp_path: Path) -> None:
     (tmp_path / "row-03.sse").touch()
     with pytest.raises(FileExistsError):
         ask(chunked(stream(events(f"{NONCE}-03"))), tmp_path)
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(alphabet=st.characters(exclude_categories=())),
+    st.just([]),
+)
+
+
+@given(
+    event=st.integers(0, 4), field=st.sampled_from(["id", "model", "choices", "usage", "prompt_token_ids"]), to=VALUES
+)
+def test_whatever_a_server_answers_is_a_row_or_refused(event: int, field: str, to: object) -> None:
+    values = events(f"{NONCE}-03", MODEL)
+    values[event][field] = to
+    _read_or_refuse(values)
+
+
+@given(
+    field=st.sampled_from(["index", "delta", "finish_reason", "token_ids"]), to=VALUES | st.lists(VALUES, max_size=2)
+)
+def test_whatever_a_choice_holds_is_a_row_or_refused(field: str, to: object) -> None:
+    values = events(f"{NONCE}-03", MODEL)
+    values[-2]["choices"][0][field] = to
+    _read_or_refuse(values)
+
+
+def _read_or_refuse(values: list[dict[str, Any]]) -> None:
+    reads = [Read(number, piece) for number, piece in enumerate(stream(values))]
+    with contextlib.suppress(UnusableEvidenceError):
+        Question(3, PROMPT, NONCE, MODEL, max_tokens=5).row(reads, sent_ns=0, began_ns=0)

@@ -34,6 +34,7 @@ from pytest_laguna.evidence.leg import (
     LegEnd,
     LegRecord,
     LegRequest,
+    Listener,
     RankState,
     ServerProof,
     SocketLook,
@@ -226,7 +227,7 @@ class _Leg:
         listener = sockets.find_listener(place.port, server.processes())
         captured = self._ranks.captured()
         before = self._scrape(control, METRICS_BEFORE)
-        rows, freshness, looks = self._pass(transport, server)
+        rows, freshness, looks = self._pass(transport, server, listener)
         after = self._scrape(control, METRICS_AFTER)
         return _Served(
             server=ServerProof(
@@ -250,18 +251,18 @@ class _Leg:
         )
 
     def _pass(
-        self, transport: HttpTransport, server: RunningServer
+        self, transport: HttpTransport, server: RunningServer, listener: Listener
     ) -> tuple[list[SuiteRow], Freshness, list[SocketLook]]:
         """Ask every prompt once, in the suite's order, and nothing else; look at the sockets between."""
         client = Client(transport=transport, directory=self._directory, began_ns=time.monotonic_ns())
         rows: list[SuiteRow] = []
         cached: list[int] = []
-        looks = [sockets.look("ready", server.processes())]
+        looks = [sockets.look("ready", server.processes(), listener)]
         for index, prompt in enumerate(self._suite.prompts):
             row = client.ask(Question(index, prompt, self._nonce, self._request.model, self._suite.max_tokens))
             rows.append(row)
             cached.append(row.usage.cached_tokens)
-            looks.append(sockets.look(prompt.id, server.processes()))
+            looks.append(sockets.look(prompt.id, server.processes(), listener))
         freshness = Freshness(
             prompt_ids=[prompt.id for prompt in self._suite.prompts],
             prompt_sha256=[prompt.sha256 for prompt in self._suite.prompts],

@@ -58,9 +58,12 @@ class NetworkSocket:
         return f"{self.protocol} {here}:{port} -> {other_end}"
 
 
-def network_sockets(pid: int) -> list[NetworkSocket]:
-    """Every network socket in a process's network namespace; none when the process has ended."""
-    return [found for protocol in _PROTOCOLS for found in _table(pid, protocol)]
+def network_sockets(pids: Collection[int]) -> dict[int, NetworkSocket]:
+    """Every network socket in the network namespaces of processes, by its inode.
+
+    One of them may have ended in the meantime, or live in a namespace of its own, so that no single one speaks for all.
+    """
+    return {found.inode: found for pid in pids for protocol in _PROTOCOLS for found in _table(pid, protocol)}
 
 
 def find_listener(port: int, pids: Collection[int]) -> Listener:
@@ -74,7 +77,7 @@ def find_listener(port: int, pids: Collection[int]) -> Listener:
         UnusableEvidenceError: nobody listens, several sockets share the port, or a process of others has it.
     """
     opened = _opened(pids, f"port {port}")
-    there = [found for found in network_sockets(min(opened)) if found.listening and found.local[1] == port]
+    there = [found for found in network_sockets(opened).values() if found.listening and found.local[1] == port]
     if len(there) != 1:
         message = f"port {port}: {len(there)} sockets listen there; expected one, the server's: free the port"
         raise UnusableEvidenceError(message)
@@ -86,19 +89,26 @@ def find_listener(port: int, pids: Collection[int]) -> Listener:
     return Listener(address=f"{found.local[0]}:{port}", inode=found.inode, holders=holders)
 
 
-def look(moment: str, pids: Collection[int]) -> SocketLook:
+def look(moment: str, pids: Collection[int], listener: Listener) -> SocketLook:
     """The network sockets that processes have open now.
 
     Args:
         moment: when that is, for the record.
         pids: the server's own processes.
+        listener: of the server: a look in which it is not found saw something else than the server.
 
     Raises:
-        UnusableEvidenceError: none of the processes is there, or one may not be looked into.
+        UnusableEvidenceError: none of the processes is there, one may not be looked into, or none has the listener.
     """
-    opened = _opened(pids, f"sockets at {moment}")
-    table = {found.inode: found for found in network_sockets(min(opened))}
+    where = f"sockets at {moment}"
+    opened = _opened(pids, where)
+    table = network_sockets(opened)
     ours = [table[inode] for inode in sorted(frozenset().union(*opened.values())) if inode in table]
+    if not any(found.inode == listener.inode and found.listening for found in ours):
+        message = (
+            f"{where}: {len(ours)} seen, not the listener {listener.address} (inode {listener.inode}); expected it"
+        )
+        raise UnusableEvidenceError(message)
     return SocketLook(
         moment=moment,
         processes=len(opened),

@@ -64,9 +64,45 @@ def test_a_listener_of_another_process_is_refused(other_process: int) -> None:
 def test_a_process_that_has_ended_is_left_out_and_none_at_all_is_refused() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
-    assert sockets.look("ready", {ended.pid, *OURS}).processes == 1
-    with pytest.raises(UnusableEvidenceError, match=r"sockets at ready: none of the processes \[\d+\] is there"):
-        sockets.look("ready", {ended.pid})
+    with listening() as here:
+        listener = sockets.find_listener(here.getsockname()[1], OURS)
+        assert sockets.look("ready", {ended.pid, *OURS}, listener).processes == 1
+        with pytest.raises(UnusableEvidenceError, match=r"sockets at ready: none of the processes \[\d+\] is there"):
+            sockets.look("ready", {ended.pid}, listener)
+
+
+@pytest.fixture
+def zombie() -> Iterator[int]:
+    """A process that has ended and that nobody has collected: it is still listed, and has nothing."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    yield child
+    os.waitpid(child, 0)
+
+
+def test_no_single_process_speaks_for_all(zombie: int) -> None:
+    """The kernel's table is asked of each: that of an ended one, the lowest pid or not, is empty."""
+    assert sockets.network_sockets({zombie}) == {}
+    with listening() as here, listening("0.0.0.0") as open_to_all:  # noqa: S104
+        port = here.getsockname()[1]
+        for pids in ([zombie, *OURS], [*OURS, zombie]):
+            look = sockets.look("row", pids, sockets.find_listener(port, pids))
+            assert f"tcp 127.0.0.1:{port} -> listening" in look.local
+            assert f"tcp 0.0.0.0:{open_to_all.getsockname()[1]} -> listening" in look.foreign
+
+
+def test_a_look_that_does_not_see_the_servers_listener_is_refused(zombie: int) -> None:
+    with listening() as here, listening() as other:
+        listener = sockets.find_listener(here.getsockname()[1], OURS)
+        reason = rf"sockets at row: 0 seen, not the listener 127\.0\.0\.1:{here.getsockname()[1]} \(inode \d+\)"
+        with pytest.raises(UnusableEvidenceError, match=reason):
+            sockets.look("row", {zombie}, listener)
+        here.close()
+        assert other.fileno() >= 0
+        with pytest.raises(UnusableEvidenceError, match=r"[1-9]\d* seen, not the listener .*; expected it"):
+            sockets.look("row", OURS, listener)
 
 
 def test_a_look_tells_what_stays_on_this_host_from_what_does_not() -> None:
@@ -78,7 +114,7 @@ def test_a_look_tells_what_stays_on_this_host_from_what_does_not() -> None:
         socket.socket(type=socket.SOCK_DGRAM) as away,
     ):
         away.connect(("192.0.2.1", 9))  # a datagram socket: nothing is sent
-        look = sockets.look("row", OURS)
+        look = sockets.look("row", OURS, sockets.find_listener(here.getsockname()[1], OURS))
         ports = [end.getsockname()[1] for end in (here, here6, connected, open_to_all, away)]
     assert f"tcp 127.0.0.1:{ports[0]} -> listening" in look.local
     assert f"tcp6 ::1:{ports[1]} -> listening" in look.local

@@ -227,7 +227,10 @@ class EndpointAnalysis(Schema):
         verdict: of what decides.
         reason: one line; for PASS what is proven.
         published_verdict: of all rules, whatever decides.
-        label: ``single block``, which describes and does not decide between small effects, or the number of blocks.
+        null_verdict: in a null campaign, which proves nothing of the candidate, what control against control came to;
+            None where the candidate runs.
+        label: ``single block``, which describes and does not decide between small effects, or the number of blocks; of
+            a null campaign it says so first.
         decides: as in the plan.
         disposition: what the published rules make of it.
         exactness: counts of exact rows.
@@ -247,6 +250,7 @@ class EndpointAnalysis(Schema):
     verdict: Verdict
     reason: str
     published_verdict: Verdict
+    null_verdict: Verdict | None
     label: str
     decides: Literal["exactness", "exactness+timing"]
     disposition: Disposition

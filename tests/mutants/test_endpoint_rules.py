@@ -417,6 +417,11 @@ def six(starts: dict[str, lab.Start], noise: float, *, null: bool = False) -> Le
     return lab.blocks([lab.scaled(starts, A2=1 + sign * noise, B2=1 - sign * noise) for sign in signs], null=null)
 
 
+FLOOR_95 = METADATA_20260725.model_copy(update={"practical_floor": 95.0})
+RECORD_95 = METADATA_20260725.model_copy(
+    update={"record": 95.0, "practical_floor": None, "control_health_percent": None}
+)
+
 PLAN_MUTANTS: list[tuple[str, str, Callable[[], tuple[EndpointPlan, Legs]], Verdict, str]] = [
     (
         "teacher-pinned",
@@ -465,14 +470,35 @@ PLAN_MUTANTS: list[tuple[str, str, Callable[[], tuple[EndpointPlan, Legs]], Verd
         "promoted",
         lambda: (lab.plan(null=True), lab.legs(METADATA, null=True)),
         F,
-        "the published rules promote a control against a control",
+        "control against control is record_candidate; expected the published rules to find nothing",
+    ),
+    (
+        "null-finds-nothing",
+        "ahead below the floor",
+        lambda: (lab.plan(null=True, thresholds=FLOOR_95), lab.legs(METADATA, null=True)),
+        F,
+        "control against control is exact_reproducible_candidate_below_practical_floor",
+    ),
+    (
+        "null-finds-nothing",
+        "ahead below the record",
+        lambda: (lab.plan(null=True, thresholds=RECORD_95), lab.legs(METADATA, null=True)),
+        F,
+        "control against control is exact_reproducible_candidate_below_record_floor",
+    ),
+    (
+        "candidate-ran",
+        "null",
+        lambda: (lab.plan(null=True), lab.legs(lab.null_starts(), null=True)),
+        N,
+        "null campaign: every leg was a control; expected the candidate in the B legs",
     ),
     (
         "null-finds-nothing",
         "superior",
         lambda: (repeated(null=True), six(METADATA, 0.001, null=True)),
         F,
-        "promote a control against a control",
+        "control against control is record_candidate",
     ),
     (
         "null-finds-nothing",
@@ -504,7 +530,7 @@ def test_the_mutant_of_the_plan_is_caught_by_its_rule(
     against = [finding for finding in analysis.findings if finding.rule == rule]
     assert (against[0].verdict, against[0].decides) == (verdict, True)
     assert reason in against[0].reason
-    assert analysis.verdict is verdict
+    assert (analysis.null_verdict if rule in NULL_RULES else analysis.verdict) is verdict
     assert analysis.promotion is not None
     assert not analysis.promotion.promoted
 
@@ -513,13 +539,14 @@ def test_the_mutant_of_the_plan_is_caught_by_its_rule(
 def test_six_blocks_keep_every_rule(null: bool, starts: dict[str, lab.Start]) -> None:
     analysis = analyse(six(starts, 0.001, null=null), repeated(null=null))
     against = {finding.rule for finding in analysis.findings if finding.verdict is not Verdict.PASS}
-    assert analysis.verdict is Verdict.PASS, analysis.reason
-    assert against == (set() if not null else {"headline", "rows-won", "paired-median", "cycle-saving"} | PROMOTING)
-    assert analysis.label == "6 blocks"
+    assert (analysis.verdict, analysis.null_verdict) == ((N, Verdict.PASS) if null else (Verdict.PASS, None))
+    assert against == (set() if not null else PAIRS | PROMOTING | {"candidate-ran"}), analysis.reason
+    assert analysis.label == ("null campaign, 6 blocks" if null else "6 blocks")
     assert analysis.promotion is not None
     assert analysis.promotion.promoted is not null
 
 
+PAIRS = {"headline", "rows-won", "paired-median", "cycle-saving"}
 PROMOTING = {"lower-start-wins", "interval-superior"}
 """What a control against a control must fail, in the null campaign that passes."""
 
@@ -561,7 +588,7 @@ def test_a_null_campaign_on_exactness_alone_only_tells_what_it_finds() -> None:
     analysis = analyse(lab.legs(METADATA, null=True), plan)
     found = {finding.rule: finding for finding in analysis.findings}["null-finds-nothing"]
     assert (found.verdict, found.decides) == (Verdict.FAIL, False)
-    assert analysis.verdict is Verdict.PASS
+    assert (analysis.verdict, analysis.null_verdict) == (N, Verdict.PASS)
 
 
 def test_a_proof_without_its_form_is_unusable() -> None:

@@ -41,6 +41,8 @@ TIMING_RULES = frozenset({
 """They decide where the plan says so and never in a null campaign. All other rules always do."""
 NULL_RULES = frozenset({"null-finds-nothing", "null-narrow"})
 """They judge timing in its place in a null campaign, and are asked in no other."""
+CANDIDATE_RAN = "candidate-ran"
+"""It decides everywhere, and the published rules, which know no null campaign, do not have it."""
 RULES = frozenset({
     *LEG_RULES,
     *PAIR_RULES,
@@ -84,8 +86,11 @@ def analyse_endpoint(
     return EndpointAnalysis(
         verdict=verdict,
         reason=_reason(findings, verdict, case, disposition),
-        published_verdict=worst(finding.verdict for finding in findings if finding.rule not in NULL_RULES),
-        label="single block" if plan.blocks == 1 else f"{plan.blocks} blocks",
+        published_verdict=worst(
+            finding.verdict for finding in findings if finding.rule not in {*NULL_RULES, CANDIDATE_RAN}
+        ),
+        null_verdict=_null_verdict(findings) if plan.null else None,
+        label=_label(plan),
         decides=plan.decides,
         disposition=disposition,
         exactness=_exactness(case),
@@ -103,6 +108,16 @@ def analyse_endpoint(
 def timing_decides(plan: EndpointPlan) -> bool:
     """Whether timing can stop the campaign or promote its candidate."""
     return plan.decides == "exactness+timing" and not plan.null
+
+
+def _label(plan: EndpointPlan) -> str:
+    blocks = "single block" if plan.blocks == 1 else f"{plan.blocks} blocks"
+    return f"null campaign, {blocks}" if plan.null else blocks
+
+
+def _null_verdict(findings: Sequence[RuleFinding]) -> Verdict:
+    """Of all that decides, but that the candidate did not run."""
+    return worst(finding.verdict for finding in findings if finding.decides and finding.rule != CANDIDATE_RAN)
 
 
 def _phase_1(case: CampaignCase) -> PhaseOne | None:

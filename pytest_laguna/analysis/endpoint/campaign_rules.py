@@ -135,11 +135,20 @@ def legs_complete(case: CampaignCase, phase_1: PhaseOne | None) -> Finding | Non
     return None
 
 
+def candidate_ran(case: CampaignCase, _: PhaseOne | None) -> Finding | None:
+    """Rule ``candidate-ran``: the campaign is about the candidate; one of controls alone says nothing of it."""
+    if case.plan.null:
+        return Verdict.NOT_PROVEN, "null campaign: every leg was a control; expected the candidate in the B legs"
+    return None
+
+
 PROGRESS_RULES: Mapping[str, Callable[[CampaignCase, PhaseOne | None], Finding | None]] = {
     "phase-1-stop": phase_1_stop,
     "a2-after-b2": a2_after_b2,
     "legs-complete": legs_complete,
+    "candidate-ran": candidate_ran,
 }
+"""They are asked of the campaign alone, and are no part of what phase 1 or the published rules say."""
 
 
 def _place(leg: LegRecord) -> str:

@@ -12,13 +12,15 @@ from pytest_laguna.verdict import Verdict
 ENDED = "legs-ended"
 """Not a rule of the analysis, which sees whole legs only: a leg that left no record says why, and that counts here."""
 
+PROMOTION = "promotion"
+
 CLAUSES: Mapping[str, tuple[str, ...]] = {
     "legs-fresh": (
         ENDED, "leg-named", "suite-passed", "server-ours", "servers-fresh", "one-at-a-time", "fresh-service",
         "no-warm-up", "no-retry", "no-network", "rows-complete", "figures-taken", "cleanup-clean",
     ),
     "legs-in-order": ("legs-as-planned", "legs-in-order", "phase-1-stop", "a2-after-b2", "legs-complete"),
-    "sole-treatment": ("sole-treatment", "selector-observed", "candidate-active"),
+    "sole-treatment": ("sole-treatment", "selector-observed", "candidate-active", "candidate-ran"),
     "captures-proven": ("captures-proven",),
     "cache-cold": ("cached-zero", "prefix-cache-cold", "no-prefix-reuse"),
     "prompts-fresh": ("fresh-unique", "same-prompts", "no-history", "no-ngram", "no-response-reuse"),
@@ -33,7 +35,7 @@ CLAUSES: Mapping[str, tuple[str, ...]] = {
     "acceptance-drift": ("acceptance-drift",),
     "adjacent-pairs": ("headline", "rows-won", "paired-median", "cycle-saving"),
     "control-health": ("control-health",),
-    "promotion": (
+    PROMOTION: (
         "lower-start-wins", "above-record", "above-practical-floor", "interval-superior", "null-finds-nothing",
         "null-narrow",
     ),
@@ -58,11 +60,23 @@ def judge_clauses(analysis: EndpointAnalysis, ended: Mapping[str, Finding]) -> d
     found = {
         clause: decisive([one for rule in rules for one in against.get(rule, [])]) for clause, rules in CLAUSES.items()
     }
+    stop = _phase_1_stop(analysis)
     return {
-        clause: finding or (Verdict.NOT_PROVEN, f"none of its rules could be asked{cause}")
+        clause: finding
+        or (stop if clause == PROMOTION else None)
+        or (Verdict.NOT_PROVEN, f"none of its rules could be asked{cause}")
         for clause, finding in found.items()
         if finding is not None or not _asked(analysis, clause)
     }
+
+
+def _phase_1_stop(analysis: EndpointAnalysis) -> Finding | None:
+    """What promotion comes to when phase 1 ended the campaign as it must: it is measured, and the answer is no."""
+    phase_1 = analysis.phase_1
+    complete = any(found.rule == "legs-complete" and found.verdict is Verdict.PASS for found in analysis.findings)
+    if phase_1 is None or not phase_1.stops or not complete:
+        return None
+    return Verdict.STOP, "; ".join(["phase 1 stopped the campaign", *phase_1.reasons[:1]])
 
 
 def _asked(analysis: EndpointAnalysis, clause: str) -> bool:

@@ -25,6 +25,8 @@ from pytest_laguna.evidence.endpoint_campaign import Order, Repetition
 from pytest_laguna.evidence.leg import LegName
 from pytest_laguna.verdict import Verdict
 
+_AHEAD = frozenset({Disposition.RECORD, Disposition.BELOW_PRACTICAL_FLOOR, Disposition.BELOW_RECORD_FLOOR})
+
 
 def conclude(
     repetition: Repetition, orders: Sequence[Order], headlines: Sequence[Mapping[LegName, float]]
@@ -81,9 +83,12 @@ def interval_superior(figures: RepetitionFigures) -> Finding | None:
 
 
 def null_finds_nothing(disposition: Disposition, figures: RepetitionFigures | None) -> Finding | None:
-    """Rule ``null-finds-nothing``: control against control is neither promoted nor found different."""
-    if disposition is Disposition.RECORD:
-        return Verdict.FAIL, "the published rules promote a control against a control; expected them to find nothing"
+    """Rule ``null-finds-nothing``: control against control is neither found ahead nor found different.
+
+    A record and what stays below a floor are both found ahead by every pair; the bars are only how far.
+    """
+    if disposition in _AHEAD:
+        return Verdict.FAIL, f"control against control is {disposition}; expected the published rules to find nothing"
     if figures is not None and figures.conclusion in {Conclusion.SUPERIOR, Conclusion.INFERIOR}:
         return Verdict.FAIL, f"a control is {figures.conclusion} to a control; expected an inconclusive interval"
     return None

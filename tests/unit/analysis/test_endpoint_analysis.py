@@ -242,9 +242,11 @@ def test_published_rules_and_the_interval_are_both_needed() -> None:
     assert not analysis.promotion.promoted
 
 
-def test_a_null_campaign_of_one_block_passes_and_promotes_nothing() -> None:
+def test_a_null_campaign_of_one_block_finds_nothing_and_proves_nothing_of_the_candidate() -> None:
     analysis = analyse(lab.legs(lab.null_starts(), null=True), lab.plan(null=True))
-    assert (analysis.verdict, analysis.published_verdict) == (Verdict.PASS, Verdict.STOP)
+    assert (analysis.null_verdict, analysis.published_verdict) == (Verdict.PASS, Verdict.STOP)
+    assert (analysis.verdict, analysis.label) == (Verdict.NOT_PROVEN, "null campaign, single block")
+    assert analysis.reason.startswith("campaign: candidate-ran: null campaign")
     assert analysis.disposition is Disposition.PHASE_1_FAILED
     assert analysis.phase_1 is not None
     assert not analysis.phase_1.stops
@@ -252,8 +254,9 @@ def test_a_null_campaign_of_one_block_passes_and_promotes_nothing() -> None:
 
 def test_a_treatment_in_a_null_campaign_is_void() -> None:
     analysis = analyse(lab.legs(lab.null_starts()), lab.plan(null=True))
-    assert analysis.verdict is Verdict.VOID
-    assert analysis.reason.startswith("block 1 B1: leg-named: arm and")
+    assert (analysis.verdict, analysis.null_verdict) == (Verdict.NOT_PROVEN, Verdict.VOID)
+    found = next(finding for finding in analysis.findings if finding.rule == "leg-named")
+    assert (found.where, found.verdict) == ("block 1 B1", Verdict.VOID)
 
 
 @pytest.mark.parametrize(

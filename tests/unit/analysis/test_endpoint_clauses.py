@@ -14,14 +14,15 @@ from pytest_laguna.analysis.findings import Finding, decide, decisive, gravest
 from pytest_laguna.campaign import read_campaign
 from pytest_laguna.evidence.arm_record import token_digest
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
-from pytest_laguna.verdict import Verdict
+from pytest_laguna.evidence.endpoint_campaign import EndpointPlan
+from pytest_laguna.verdict import Verdict, worst
 from tests import endpoint_legs as lab
 
 CAMPAIGNS = Path(__file__).parents[3] / "campaigns"
 
 
-def analysis(legs: list[lab.Leg]) -> EndpointAnalysis:
-    return analyse_endpoint(lab.plan(), lab.records(legs), teacher=lab.TEACHER, campaign=lab.CAMPAIGN)
+def analysis(legs: list[lab.Leg], plan: EndpointPlan | None = None) -> EndpointAnalysis:
+    return analyse_endpoint(plan or lab.plan(), lab.records(legs), teacher=lab.TEACHER, campaign=lab.CAMPAIGN)
 
 
 def test_every_rule_belongs_to_exactly_one_clause() -> None:
@@ -38,6 +39,27 @@ def test_the_campaigns_gate_3_has_them_all(name: str) -> None:
 
 def test_nothing_speaks_against_good_legs() -> None:
     assert judge_clauses(analysis(lab.legs(lab.metadata_starts())), {}) == {}
+
+
+@pytest.mark.parametrize("decides", ["exactness", "exactness+timing"])
+def test_a_null_campaign_never_passes_the_gate_of_a_candidate_that_did_not_run(decides: str) -> None:
+    found = judge_clauses(analysis(lab.legs(lab.null_starts(), null=True), lab.plan(null=True, decides=decides)), {})
+    assert found.keys() == {"sole-treatment"}
+    assert found["sole-treatment"][0] is Verdict.NOT_PROVEN
+    assert "candidate-ran: null campaign: every leg was a control" in found["sole-treatment"][1]
+
+
+def test_a_lawful_stop_after_phase_1_is_a_stop_of_the_gate() -> None:
+    """Promotion was not asked of two legs, and still the campaign is over: it was measured, and the answer is no."""
+    found = judge_clauses(analysis(lab.legs(lab.scaled(lab.metadata_starts(), B1=0.97))[:2]), {})
+    assert found.keys() == {"adjacent-pairs", "promotion"}
+    assert found["promotion"][1].startswith("phase 1 stopped the campaign; block 1 B1-A1: headline: the headline gains")
+    assert worst(verdict for verdict, _ in found.values()) is Verdict.STOP
+
+
+def test_two_legs_of_a_campaign_that_may_go_on_prove_no_promotion() -> None:
+    found = judge_clauses(analysis(lab.legs(lab.metadata_starts())[:2]), {})
+    assert found["promotion"] == (Verdict.NOT_PROVEN, "none of its rules could be asked")
 
 
 def test_one_wrong_token_speaks_against_the_clauses_that_see_it() -> None:

@@ -22,7 +22,8 @@ def show(prove: Prove, analysis: EventAnalysis, clause: str, statement: str, **o
     """Prove a clause by its rules, or raise what they found."""
     finding = clause_finding(analysis, clause)
     if finding is not None:
-        raise_verdict(*finding)
+        verdict, reason = finding
+        raise_verdict(verdict, f"{reason} ({NOTICE})")
     rules: dict[str, JSON] = {
         rule: result.reason or str(result.verdict) for rule, result in analysis.clauses[clause].items()
     }

@@ -21,7 +21,8 @@ def show(prove: Prove, diagnosis: Diagnosis, clause: str, statement: str, **obse
     """Prove a clause by its rules, or raise what they found."""
     finding = clause_finding(diagnosis, clause)
     if finding is not None:
-        raise_verdict(*finding)
+        verdict, reason = finding
+        raise_verdict(verdict, f"{reason} ({diagnosis.notice})")
     rules: dict[str, JSON] = {
         rule: result.reason or str(result.verdict) for rule, result in diagnosis.clauses[clause].items()
     }

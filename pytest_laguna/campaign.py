@@ -11,8 +11,11 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.evidence.arm_record import DRAFT_TOKENS, MOST_PROFILE_SAMPLES, Arm
+from pytest_laguna.evidence.diagnostic import CLAUSES as DIAGNOSTIC_CLAUSES
 from pytest_laguna.evidence.diagnostic import Decides
+from pytest_laguna.evidence.endpoint_campaign import CLAUSES as ENDPOINT_CLAUSES
+from pytest_laguna.evidence.event_analysis import CLAUSES as EVENT_CLAUSES
 from pytest_laguna.evidence.event_analysis import Fitness
 from pytest_laguna.evidence.host import HostLimits
 from pytest_laguna.evidence.idle import IdleRequirement
@@ -34,6 +37,10 @@ NodeId = Annotated[
 ImportName = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
 Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 GateNumber = Annotated[int, pydantic.Field(ge=1, le=3)]
+CompletionTokens = Annotated[int, pydantic.Field(ge=16, lt=MOST_PROFILE_SAMPLES)]
+"""Greedy tokens of one generation; the model of an arm holds no more, and the prompt takes at least one."""
+Queries = Annotated[int, pydantic.Field(ge=1, le=DRAFT_TOKENS + 1)]
+"""Of one verification: the drafts and one more."""
 
 
 class CampaignError(Exception):
@@ -194,19 +201,26 @@ class Diagnostic(_Model):
 
     Attributes:
         completion_tokens: greedy tokens of each arm's one generation.
-        samples: replays that each rank of both graph arms profiles.
+        samples: replays that each rank of both graph arms profiles; a replay yields at least one token.
         collective_breaks: whether each all-reduce is a break of its own.
         acceptance_rate_difference: the most by which accepted / proposed may differ between speculating arms.
         accepted_per_cycle: the least accepted tokens a draft cycle in every speculating arm.
         queries: how many queries each case of a parity packet verifies.
     """
 
-    completion_tokens: Annotated[int, pydantic.Field(ge=16, le=4096)]
+    completion_tokens: CompletionTokens
     samples: Annotated[int, pydantic.Field(ge=2)]
     collective_breaks: bool
     acceptance_rate_difference: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
     accepted_per_cycle: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
-    queries: Annotated[list[Annotated[int, pydantic.Field(ge=1)]], pydantic.Field(min_length=1)]
+    queries: Annotated[list[Queries], pydantic.Field(min_length=1)]
+
+    @pydantic.model_validator(mode="after")
+    def _yields_its_samples(self) -> Diagnostic:
+        if self.samples > self.completion_tokens:
+            message = f"samples is {self.samples}; expected at most the {self.completion_tokens} completion_tokens"
+            raise ValueError(message)
+        return self
 
 
 class EventFitness(_Model, Fitness):
@@ -223,7 +237,7 @@ class EventProfile(_Model):
         fitness: None where the campaign does not try its instrument, as the published one did not.
     """
 
-    completion_tokens: Annotated[int, pydantic.Field(ge=16, le=4096)]
+    completion_tokens: CompletionTokens
     collective_breaks: bool
     material_percent: Annotated[float, pydantic.Field(gt=0, le=100, allow_inf_nan=False)]
     fitness: EventFitness | None = None
@@ -246,7 +260,7 @@ class Rehearsal(_Model):
     vllm: str
     pair: Literal["tiny-laguna"]
     prompt: Name
-    completion_tokens: Annotated[int, pydantic.Field(ge=16, le=4096)]
+    completion_tokens: CompletionTokens
     graphs: Annotated[int, pydantic.Field(ge=1)]
     breaks: Annotated[int, pydantic.Field(ge=1)]
     target_layers: Annotated[int, pydantic.Field(ge=1)]
@@ -297,7 +311,22 @@ class Campaign(_Model):
             if len(set(clauses.values())) != len(clauses):
                 message = f"clauses.{gate} names a test twice; expected one test a clause"
                 raise ValueError(message)
+        for number in self.gates:
+            missing = [clause for clause in self._judged_clauses(number) if clause not in self.gate_clauses(number)]
+            if missing:
+                message = f"clauses.{number} lacks {', '.join(missing)}; expected each clause that its analysis judges"
+                raise ValueError(message)
         return self
+
+    def _judged_clauses(self, gate: int) -> tuple[str, ...]:
+        """What a gate's own analysis judges: a campaign may add clauses, and drops none."""
+        if gate == 2 and self.diagnostic is not None:  # noqa: PLR2004 - the diagnostic is gate 2's
+            return DIAGNOSTIC_CLAUSES
+        if gate == 2 and self.event_profile is not None:  # noqa: PLR2004 - likewise
+            return EVENT_CLAUSES
+        engines = [settings.engine for settings in self.lanes.values()]
+        endpoint = any(engine is not None and engine.protocol is not None for engine in engines)
+        return ENDPOINT_CLAUSES if gate == 3 and endpoint else ()  # noqa: PLR2004 - likewise
 
     def gate_clauses(self, gate: int) -> dict[str, str]:
         """Clause id to node id of one gate, in the order in which they run; empty when the gate has none."""

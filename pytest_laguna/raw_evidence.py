@@ -8,7 +8,9 @@ from pathlib import Path
 from pytest_laguna.analysis.clauses import Evidence
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.lease import judge_machine
+from pytest_laguna.campaign import Campaign
 from pytest_laguna.evidence import root
+from pytest_laguna.evidence.diagnostic import NOTICE
 from pytest_laguna.evidence.machine import read_machine
 from pytest_laguna.evidence.schemas import AttemptStart
 from pytest_laguna.own_analysis import Attempted, campaign_copy, own_analysis
@@ -25,17 +27,25 @@ def judge_raw(directory: Path, start: AttemptStart) -> Evidence:
     if start.gate == 1:
         return Evidence()
     against: list[Finding] = []
+    notice = ""
     try:
         campaign = campaign_copy(directory)
+        notice = _notice(campaign, start.gate)
         settings = campaign.lane_settings(start.lane)
         machine = read_machine(directory / root.EVIDENCE)
         against += judge_machine(machine, settings.idle, settings.host)
         own = own_analysis(Attempted(directory, start, campaign, machine.lease))
     except NotProvenError as error:
-        return Evidence(machine=[*against, (Verdict.NOT_PROVEN, str(error))])
+        return Evidence(machine=[*against, (Verdict.NOT_PROVEN, str(error))], notice=notice)
     except UnusableEvidenceError as error:
-        return Evidence(machine=[*against, (Verdict.VOID, str(error))])
+        return Evidence(machine=[*against, (Verdict.VOID, str(error))], notice=notice)
     if own is None:
-        return Evidence(machine=against)
+        return Evidence(machine=against, notice=notice)
     found = {clause: finding for clause, finding in own.clauses.items() if finding is not None}
-    return Evidence(machine=against, clauses=found, unexercised=own.unexercised, figures=own.figures)
+    return Evidence(machine=against, clauses=found, unexercised=own.unexercised, figures=own.figures, notice=notice)
+
+
+def _notice(campaign: Campaign, gate: int) -> str:
+    """What gate 2 is worth when it runs a diagnostic or an event profile, whatever it comes to."""
+    diagnostic = campaign.diagnostic is not None or campaign.event_profile is not None
+    return NOTICE if gate == 2 and diagnostic else ""  # noqa: PLR2004 - both are gate 2's

@@ -25,12 +25,14 @@ class Evidence:
         clauses: what speaks against a clause, by its id.
         unexercised: clause, rule and why of each rule that is reported only, or that this lane cannot exercise.
         figures: by name, as text.
+        notice: what every reason of the gate says of what it is worth; empty where nothing is to be said.
     """
 
     machine: Sequence[Finding] = ()
     clauses: Mapping[str, Finding] = dataclasses.field(default_factory=dict)
     unexercised: Sequence[tuple[str, str, str]] = ()
     figures: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    notice: str = ""
 
 
 PHASES = ("setup", "call", "teardown")
@@ -162,6 +164,7 @@ def judge(clauses: Sequence[tuple[str, str]], events: Sequence[Event], evidence:
 
     Returns:
         Each clause with its verdict, and the gate's: the worst of theirs, of the session's rules and of the evidence's.
+        What speaks against a clause that is not in the list speaks against the gate.
 
     Raises:
         UnusableEvidenceError: an event does not have the fields of its kind.
@@ -170,15 +173,25 @@ def judge(clauses: Sequence[tuple[str, str]], events: Sequence[Event], evidence:
     results = [_judge_clause(_observe(clause, nodeid, events), raw.clauses.get(clause)) for clause, nodeid in clauses]
     findings = [rule(events) for rule in SESSION_RULES.values()]
     findings.append(nothing_else_ran(events, frozenset(nodeid for _, nodeid in clauses)))
-    of_session = [finding for finding in findings if finding is not None] + list(raw.machine)
+    of_session = [finding for finding in findings if finding is not None] + [*raw.machine, *_unlisted(clauses, raw)]
     of_clauses = [(result.verdict, f"{result.clause}: {result.reason}") for result in results]
     verdict = worst(verdict for verdict, _ in of_session + of_clauses)
     reason = next((text for found, text in of_session + of_clauses if found is verdict), "the gate has no clause")
     if verdict is Verdict.PASS:
         reason = f"{len(results)} clauses proven"
+    if raw.notice not in reason:  # a clause may have said it
+        reason = f"{reason} ({raw.notice})"
     return Analysis(
         verdict=verdict, reason=reason, clauses=results, unexercised=list(raw.unexercised), figures=dict(raw.figures)
     )
+
+
+def _unlisted(clauses: Sequence[tuple[str, str]], raw: Evidence) -> list[Finding]:
+    """What the evidence says against clauses for which the campaign names no test: leaving one out proves nothing."""
+    listed = {clause for clause, _ in clauses}
+    return [
+        (verdict, f"{clause}: {reason}") for clause, (verdict, reason) in raw.clauses.items() if clause not in listed
+    ]
 
 
 def _judge_clause(observed: Observed, raw: Finding | None) -> ClauseResult:

@@ -8,7 +8,7 @@ attention metadata (2026-07-25).
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Final, Literal, Self, TypeAlias
 
 import pydantic
 
@@ -25,6 +25,27 @@ Order: TypeAlias = tuple[LegName, LegName, LegName, LegName]
 ABBA: Order = ("A1", "B1", "B2", "A2")
 BAAB: Order = ("B1", "A1", "A2", "B2")
 """In both orders the first two legs and the last two are the adjacent pairs."""
+
+CLAUSES: Final = (
+    "legs-fresh",
+    "legs-in-order",
+    "identity-exact",
+    "cards-idle",
+    "sole-treatment",
+    "captures-proven",
+    "cache-cold",
+    "prompts-fresh",
+    "counters-true",
+    "teacher-exact",
+    "cross-leg-exact",
+    "long-next",
+    "rollover",
+    "acceptance-drift",
+    "adjacent-pairs",
+    "control-health",
+    "promotion",
+)
+"""What the endpoint campaign must show; each is a clause of the campaign's gate 3."""
 
 RATE_TOKENS = 100
 """A row's rate is taken over its first so many tokens."""

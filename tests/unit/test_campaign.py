@@ -1,10 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from pytest_laguna.analysis.endpoint.clauses import CLAUSES as JUDGED_ENDPOINT_CLAUSES
 from pytest_laguna.campaign import CampaignError, parse_campaign
+from pytest_laguna.evidence.diagnostic import CLAUSES as DIAGNOSTIC_CLAUSES
+from pytest_laguna.evidence.endpoint_campaign import CLAUSES as ENDPOINT_CLAUSES
+from pytest_laguna.evidence.event_analysis import CLAUSES as EVENT_CLAUSES
 from tests.demo import CAMPAIGN
+
+CAMPAIGNS = Path(__file__).parents[2] / "campaigns"
 
 
 def test_the_digest_is_that_of_the_content_and_not_of_the_spelling() -> None:
@@ -55,6 +64,48 @@ def test_a_wrong_campaign_is_refused_in_one_line(text: str, message: str) -> Non
         parse_campaign(text.encode(), "campaign.toml")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+QUICK = (CAMPAIGNS / "laguna-persistent-kv-views-quick.toml").read_text()
+EVENTS = (CAMPAIGNS / "laguna-current-stream-events.toml").read_text()
+
+
+def _lacking(text: str, gate: int, clause: str) -> str:
+    """A campaign without one clause of a gate."""
+    head, table, rest = text.partition(f"[clauses.{gate}]\n")
+    kept = "".join(line for line in rest.splitlines(keepends=True) if not line.startswith(f"{clause} = "))
+    assert kept != rest
+    return head + table + kept
+
+
+@pytest.mark.parametrize(
+    ("text", "gate", "clauses"),
+    [(QUICK, 2, DIAGNOSTIC_CLAUSES), (EVENTS, 2, EVENT_CLAUSES), (QUICK, 3, ENDPOINT_CLAUSES)],
+    ids=["diagnostic", "event profile", "endpoint"],
+)
+def test_a_campaign_cannot_leave_out_what_its_analysis_judges(text: str, gate: int, clauses: tuple[str, ...]) -> None:
+    parse_campaign(text.encode(), "campaign.toml")
+    for clause in clauses:
+        with pytest.raises(CampaignError, match=rf"clauses\.{gate} lacks {clause}; expected each clause"):
+            parse_campaign(_lacking(text, gate, clause).encode(), "campaign.toml")
+
+
+def test_the_clauses_of_gate_3_are_those_that_its_analysis_judges() -> None:
+    assert set(ENDPOINT_CLAUSES) == {*JUDGED_ENDPOINT_CLAUSES, "identity-exact", "cards-idle"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("samples = 31", "samples = 600", "diagnostic: Value error, samples is 600; expected at most the 272"),
+        ("completion_tokens = 272\nsamples", "completion_tokens = 512\nsamples", "diagnostic.completion_tokens: Input"),
+        ("[2, 3, 4, 5, 6, 7, 8]", "[1000]", "diagnostic.queries.0: Input should be less than or equal to 8"),
+    ],
+)
+def test_a_diagnostic_that_cannot_run_is_refused(old: str, new: str, message: str) -> None:
+    assert QUICK.count(old) == 1
+    with pytest.raises(CampaignError, match=re.escape(message)):
+        parse_campaign(QUICK.replace(old, new).encode(), "campaign.toml")
 
 
 def test_a_campaign_that_is_not_utf8_is_refused() -> None:

@@ -44,6 +44,25 @@ def test_evidence_against_a_clause_is_its_verdict_and_the_gates(verdict: Verdict
     assert [clause.verdict for clause in analysis.clauses] == [Verdict.PASS, verdict]
 
 
+@pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.PASS])
+def test_evidence_against_a_clause_that_the_campaign_leaves_out_is_the_gates(verdict: Verdict) -> None:
+    analysis = judge(CLAUSES, JOURNAL, Evidence(clauses={"drafts-bounded": (verdict, "rule: because")}))
+    assert (analysis.verdict, analysis.reason) == (verdict, "drafts-bounded: rule: because")
+
+
+def test_every_reason_of_the_gate_says_what_it_is_worth_once() -> None:
+    passed = judge(CLAUSES, JOURNAL, Evidence(notice="diagnostic only"))
+    assert passed.reason == "2 clauses proven (diagnostic only)"
+    against = {"second": (Verdict.FAIL, "rule: because")}
+    assert judge(CLAUSES, JOURNAL, Evidence(clauses=against, notice="diagnostic only")).reason == (
+        "second: rule: because (diagnostic only)"
+    )
+    said = {"second": (Verdict.FAIL, "because (diagnostic only)")}
+    assert judge(CLAUSES, JOURNAL, Evidence(clauses=said, notice="diagnostic only")).reason == (
+        "second: because (diagnostic only)"
+    )
+
+
 def test_what_is_not_exercised_is_listed_and_proves_nothing() -> None:
     listed = [("second", "compiled-extension", "not applicable: the lane has none")]
     analysis = judge(CLAUSES, JOURNAL, Evidence(unexercised=listed, figures={"published": "exact_timing_stop"}))

@@ -16,11 +16,10 @@ import pydantic
 from pytest_laguna.endpoint.client import request_name
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.leg import Counters, Fact, LegFacts, RankState, SocketLook, SuiteRow
+from pytest_laguna.evidence.server_command import TEXT_DRAFTERS
 from pytest_laguna.verdict import UnusableEvidenceError
 
 _REQUEST_LIMIT_BYTES = 16 * 1024 * 1024
-_TEXT_DRAFTERS = ("ngram", "ngram_gpu", "suffix")
-"""vLLM's proposers that have no model. Source: ``SpeculativeConfig.method``, 0.26.0 to 0.33.0."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -145,7 +144,7 @@ def _no_ngram(seen: Observed) -> Fact | None:
     if not isinstance(method, str) or not layers:
         return None
     return Fact(
-        holds=method not in _TEXT_DRAFTERS and all(layers),
+        holds=method not in TEXT_DRAFTERS and all(layers),
         observation=f"speculative method {method}; draft layers on the ranks: {json.dumps(layers)}",
     )
 

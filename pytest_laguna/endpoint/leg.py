@@ -20,7 +20,7 @@ from pytest_laguna.endpoint.client import Client, Question, stream_name
 from pytest_laguna.endpoint.facts import Observed, declare
 from pytest_laguna.endpoint.metrics import read_counters
 from pytest_laguna.endpoint.ranks import Ranks
-from pytest_laguna.endpoint.server import RunningServer, StartServer, server_argv, wait_until_ready
+from pytest_laguna.endpoint.server import RunningServer, StartServer, wait_until_ready
 from pytest_laguna.endpoint.stream import read_stream
 from pytest_laguna.endpoint.suite import Suite, read_suite
 from pytest_laguna.endpoint.transport import ANSWER_LIMIT_BYTES, HttpTransport, NoAnswerError, Read
@@ -41,6 +41,7 @@ from pytest_laguna.evidence.leg import (
     SuiteRow,
 )
 from pytest_laguna.evidence.process_record import ProcessRecord, Reason
+from pytest_laguna.evidence.server_command import server_argv
 from pytest_laguna.verdict import UnusableEvidenceError
 
 REQUEST = "request.json"
@@ -185,7 +186,7 @@ class _Leg:
         """Start the server, pass the suite, end the server, and write how it ended."""
         place, request = self._place, self._request
         names = (request.model, self._nonce)
-        argv = server_argv(place.interpreter, request.engine_arguments, names, place.port)
+        argv = server_argv(str(place.interpreter), request.engine_arguments, names, place.port)
         variables = request.variables | self._ranks.variables
         process: ProcessRecord | None = None
         try:

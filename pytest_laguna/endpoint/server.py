@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,13 +11,10 @@ from typing import Annotated, Any, Protocol
 
 import pydantic
 
-from pytest_laguna.endpoint.transport import HOST, Answer, NoAnswerError, Transport
+from pytest_laguna.endpoint.transport import Answer, NoAnswerError, Transport
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
 from pytest_laguna.evidence.process_record import ProcessRecord
 from pytest_laguna.verdict import UnusableEvidenceError
-
-PROGRAM = "vllm.entrypoints.openai.api_server"
-"""What ``vllm serve`` runs. The command itself asks for a distribution of the name vllm, which the CPU build is not."""
 
 POLL_SECONDS = 0.25
 """Between two looks; each also walks the table of processes, which a starting server has better use for."""
@@ -74,23 +70,6 @@ class _Models(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, strict=True)
 
     data: list[_Model]
-
-
-def server_argv(
-    interpreter: Path, engine_arguments: Mapping[str, pydantic.JsonValue], names: Sequence[str], port: int
-) -> list[str]:
-    """The program and its arguments.
-
-    Args:
-        interpreter: the Python that has the lane's vLLM.
-        engine_arguments: by the names of vLLM's engine arguments, with the values that ``vllm.LLM`` takes.
-        names: under which the model is served; the first is the one in every answer.
-        port: on the loopback address.
-    """
-    argv = [str(interpreter), "-P", "-m", PROGRAM, f"--host={HOST}", f"--port={port}"]
-    # Without the details no answer says how many prompt tokens came from a cache.
-    argv += ["--enable-prompt-tokens-details", "--served-model-name", *names]
-    return argv + [_option(name, value) for name, value in engine_arguments.items()]
 
 
 def wait_until_ready(
@@ -156,11 +135,3 @@ def _require_models(answer: Answer, names: Sequence[str]) -> None:
     if served != list(names):
         message = f"/v1/models: {served} answer on the port; expected exactly {list(names)}: another server has it"
         raise UnusableEvidenceError(message)
-
-
-def _option(name: str, value: pydantic.JsonValue) -> str:
-    """One engine argument as vLLM's command line takes it."""
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return f"--{flag}" if value else f"--no-{flag}"
-    return f"--{flag}={value if isinstance(value, str) else json.dumps(value)}"

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, Protocol
 
 import httpcore2
 
-HOST = "127.0.0.1"
+from pytest_laguna.evidence.server_command import HOST
+
 ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
 
 

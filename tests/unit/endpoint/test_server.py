@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import pydantic
 import pytest
 
 from pytest_laguna.endpoint import server, sockets
@@ -40,33 +39,6 @@ def wait(port: int, directory: Path, *, alive: bool = True, seconds: float = 5.0
     (directory / "stderr.log").write_text("first line\nValueError: no such model\n\n")
     transport = HttpTransport(port, deadline_seconds=1.0)
     return server.wait_until_ready(transport, Running(alive=alive), NAMES, directory, seconds)
-
-
-def test_engine_arguments_become_options_of_the_program() -> None:
-    arguments: dict[str, pydantic.JsonValue] = {
-        "model": "/m",
-        "max_model_len": 1024,
-        "enable_prefix_caching": False,
-        "enforce_eager": True,
-        "compilation_config": {"mode": 0},
-    }
-    argv = server.server_argv(Path("/python"), arguments, NAMES, 18080)
-    assert argv == [
-        "/python",
-        "-P",
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        "--host=127.0.0.1",
-        "--port=18080",
-        "--enable-prompt-tokens-details",
-        "--served-model-name",
-        *NAMES,
-        "--model=/m",
-        "--max-model-len=1024",
-        "--no-enable-prefix-caching",
-        "--enforce-eager",
-        '--compilation-config={"mode": 0}',
-    ]
 
 
 def test_a_server_is_ready_when_it_names_exactly_its_models(tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The event profile's campaigns: what they freeze, the plan that follows, and what cannot be one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_laguna.campaign import CampaignError, parse_campaign, read_campaign
+from pytest_laguna.evidence.event_analysis import CLAUSES
+from pytest_laguna.planning import plan_events
+from pytest_laguna.verdict import JSON, UnusableEvidenceError
+
+CAMPAIGNS = Path(__file__).parents[2] / "campaigns"
+PUBLISHED = CAMPAIGNS / "laguna-current-stream-events.toml"
+FITNESS = CAMPAIGNS / "laguna-current-stream-events-fitness.toml"
+CARDS = ["a", "b", "c", "d"]
+TARGET_CONFIG: dict[str, JSON] = {"architectures": ["LagunaForCausalLM"], "num_hidden_layers": 48}
+DIAGNOSTIC = """\
+[diagnostic]
+completion_tokens = 272
+samples = 31
+collective_breaks = true
+acceptance_rate_difference = 0.001
+accepted_per_cycle = 2.0
+queries = [2]
+"""
+ORDER = "e5b64443ef499d8bb8b138a94ad504effeaa6434a8884ae9f885aecf12d34e1b"
+
+
+def test_the_published_campaign_does_not_try_its_instrument_and_the_other_does() -> None:
+    published, fitness = read_campaign(PUBLISHED), read_campaign(FITNESS)
+    assert published.gates == fitness.gates == [1, 2]
+    assert set(published.gate_clauses(2)) == set(fitness.gate_clauses(2)) == set(CLAUSES)
+    plans = [plan_events(campaign, "cpu", CARDS, TARGET_CONFIG) for campaign in (published, fitness)]
+    assert [plan.arms for plan in plans] == [("q1", "graph-event"), ("q1", "graph-event", "graph-fitness")]
+    assert {plan.topology.order_sha256 for plan in plans} == {ORDER}
+    assert (plans[0].fitness, plans[1].fitness and plans[1].fitness.slowdown_limit) == (None, 1.1)
+    assert plans[0].completion_tokens == 272
+    assert published.digest != fitness.digest
+
+
+def test_a_lane_without_an_engine_has_no_plan() -> None:
+    with pytest.raises(UnusableEvidenceError, match=r"expected tables event_profile and lanes\.xpu\.engine"):
+        plan_events(read_campaign(PUBLISHED), "xpu", CARDS, TARGET_CONFIG)
+    views = read_campaign(CAMPAIGNS / "laguna-persistent-kv-views.toml")
+    with pytest.raises(UnusableEvidenceError, match="expected tables event_profile"):
+        plan_events(views, "cpu", CARDS, TARGET_CONFIG)
+
+
+def _changed(old: str, new: str) -> bytes:
+    text = FITNESS.read_text()
+    assert old in text
+    return text.replace(old, new).encode()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("material_percent = 50.0", "material_percent = 0.0", "event_profile.material_percent"),
+        ("material_percent = 50.0", "material_percent = 101.0", "event_profile.material_percent"),
+        ("slowdown_limit = 1.10", "slowdown_limit = 1.0", "event_profile.fitness.slowdown_limit"),
+        ("rounds = 9", "rounds = 2", "event_profile.fitness.rounds"),
+        ("rounds = 9", "rounds = 9\nretries = 1", "event_profile.fitness.retries"),
+        (
+            "[event_profile]",
+            DIAGNOSTIC + "[event_profile]",
+            "expected one of them: gate 2 is one thing",
+        ),
+    ],
+    ids=["nothing", "beyond", "no-slower", "few", "unknown", "two-kinds"],
+)
+def test_what_cannot_be_one_is_refused(old: str, new: str, message: str) -> None:
+    with pytest.raises(CampaignError, match=message):
+        parse_campaign(_changed(old, new), "campaign.toml")

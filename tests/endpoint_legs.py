@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_laguna.analysis.parity import CANDIDATE, STOCK
 from pytest_laguna.evidence.arm_record import token_digest
 from pytest_laguna.evidence.endpoint_campaign import (
     ABBA,
@@ -67,7 +68,8 @@ def plan(**changed: Any) -> EndpointPlan:
         "suite": SUITE,
         "teacher_sha256": TEACHER.digest,
         "selector": Selector(flag=FLAG, control="0", treatment="1"),
-        "topology": Topology(ranks=RANKS, graphs=146, breaks=145),
+        "topology": Topology(ranks=RANKS, graphs=146, breaks=145, target_layers=1),
+        "validator": "native",
         "decides": "exactness+timing",
         "null": False,
         "thresholds": METADATA_20260725,
@@ -193,8 +195,8 @@ def leg(name: str, block: int, sequence: int, start: Start, *, candidate: bool) 
         "ended": _utc(sequence, 30),
         "posted": len(rows),
         "server": _server(sequence, nonce),
-        "ranks_captured": [_rank("captured", rank, sequence, variables, candidate) for rank in range(RANKS)],
-        "ranks_served": [_rank("served", rank, sequence, variables, candidate) for rank in range(RANKS)],
+        "ranks_captured": [_rank(rank, sequence, variables, 0) for rank in range(RANKS)],
+        "ranks_served": [_rank(rank, sequence, variables, start.drafts) for rank in range(RANKS)],
         "counters_before": _counters("metrics-before-suite.prom", None, rows),
         "counters_after": _counters("metrics-after-suite.prom", start, rows),
         "rows": rows,
@@ -287,9 +289,12 @@ def _server(sequence: int, nonce: str) -> dict[str, Any]:
     }
 
 
-def _rank(moment: str, rank: int, sequence: int, variables: dict[str, str], candidate: bool) -> dict[str, Any]:
-    counters = {"builds": 1, "invalidations": 0, "forward_hits": 9, "update_hits": 9}
-    own = "laguna_kv.backend.LagunaFlashAttentionImpl"
+def _rank(rank: int, sequence: int, variables: dict[str, str], drafts: int) -> dict[str, Any]:
+    """Before the suite, when nothing was drafted yet, or after it."""
+    moment, candidate = "served" if drafts else "captured", variables[FLAG] == "1"
+    hits = 13 if drafts else 0
+    counters = {"builds": 1, "invalidations": 0, "forward_hits": drafts + hits, "update_hits": 2 + hits}
+    backend, implementation = CANDIDATE if candidate else STOCK
     return {
         "schema": "pytest-laguna-rank-state-v1",
         "moment": moment,
@@ -315,8 +320,8 @@ def _rank(moment: str, rank: int, sequence: int, variables: dict[str, str], cand
             "model_runner": "GPUModelRunner",
             "lane": "xpu" if candidate else None,
             "validator": "native" if candidate else None,
-            "backends": ["FLASH_ATTN"],
-            "implementations": [own if candidate else "vllm.v1.attention.backends.flash_attn.FlashAttentionImpl"],
+            "backends": [backend],
+            "implementations": [implementation],
             "target_layers": [LAYER],
             "draft_layers": [],
             "target_layers_with_state": 1 if candidate else 0,

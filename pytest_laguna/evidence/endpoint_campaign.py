@@ -138,11 +138,13 @@ class Topology(Schema):
         ranks: how many there are.
         graphs: graph segments.
         breaks: eager boundaries.
+        target_layers: attention layers of the target.
     """
 
     ranks: PositiveCount
     graphs: PositiveCount
     breaks: PositiveCount
+    target_layers: PositiveCount
 
 
 class Repetition(Schema):
@@ -171,6 +173,7 @@ class EndpointPlan(Schema):
         teacher_sha256: digest of the canonical form of the teacher; None where the teacher is made in the campaign.
         selector: the treatment.
         topology: of the captures.
+        validator: which implementation of the candidate's contract runs.
         decides: ``exactness``: timing, phase-1 stop and promotion are reported and do not decide.
         null: whether every leg is a control: then a difference that is found is noise.
         thresholds: of the published rules.
@@ -181,6 +184,7 @@ class EndpointPlan(Schema):
     teacher_sha256: Sha256 | None = None
     selector: Selector
     topology: Topology
+    validator: Literal["native", "python"]
     decides: Literal["exactness", "exactness+timing"]
     null: bool = False
     thresholds: EndpointThresholds

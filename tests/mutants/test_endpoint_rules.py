@@ -122,6 +122,26 @@ def scale(**factors: float) -> Change:
     return lambda legs: legs.__setitem__(slice(None), lab.legs(lab.scaled(lab.metadata_starts(), **factors)))
 
 
+def as_captured(leg: int, rank: int) -> Change:
+    """After the suite the candidate's counters stand where they stood before it."""
+
+    def change(legs: Legs) -> None:
+        legs[leg]["ranks_served"][rank]["candidate"] = legs[leg]["ranks_captured"][rank]["candidate"]
+
+    return change
+
+
+def hits(leg: int, **counters: int) -> Change:
+    """Counters of rank 0's one layer after the suite, and of all its layers together."""
+
+    def change(legs: Legs) -> None:
+        proof = legs[leg]["ranks_served"][0]["candidate"]
+        proof.update(counters)
+        proof["layers"][lab.LAYER] = proof["layers"][lab.LAYER] | counters
+
+    return change
+
+
 METADATA = lab.metadata_starts()
 V, F, S, N = Verdict.VOID, Verdict.FAIL, Verdict.STOP, Verdict.NOT_PROVEN
 
@@ -149,9 +169,45 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         f"rank 2 (served): {FLAG} is '2'",
     ),
     ("selector-observed", "other", put(B1, "ranks_captured|0|variables|OMP_NUM_THREADS", "9"), V, "rank 0 (captured)"),
-    ("candidate-active", "no reader", put(B1, "ranks_captured|3|candidate|layers", {}), F, "rank 3 (captured): flag T"),
-    ("candidate-active", "stock", put(B2, "ranks_served|0|candidate|implementations", ["x"]), F, "expected the candid"),
-    ("candidate-active", "in control", put(A1, "ranks_served|1|candidate|flag", True), F, "rank 1 (served): flag True"),
+    ("candidate-active", "no reader", put(B1, "ranks_captured|3|candidate|layers", {}), F, "rank 3 (captured): flag"),
+    ("candidate-active", "stock", put(B2, "ranks_served|0|candidate|implementations", ["x"]), F, "Backend', 'x']"),
+    ("candidate-active", "in control", put(A1, "ranks_served|1|candidate|flag", True), F, "rank 1 (served): flag, cla"),
+    ("candidate-active", "other control", put(A1, "ranks_served|1|candidate|implementations", ["x"]), F, "'x'], None"),
+    ("candidate-active", "validator", put(B1, "ranks_served|0|candidate|validator", "python"), F, "'xpu', 'python', 1"),
+    ("candidate-active", "lane", put(B1, "ranks_served|0|candidate|lane", "cpu"), F, "'cpu', 'native', 1, 1)"),
+    (
+        "candidate-active",
+        "one of two layers",
+        put(B1, "ranks_served|2|candidate|target_layers", [lab.LAYER, "model.layers.1.self_attn.attn"]),
+        F,
+        "'native', 2, 1); expected",
+    ),
+    (
+        "candidate-active",
+        "other layer",
+        put(B1, "ranks_served|2|candidate|target_layers", ["model.layers.1.self_attn.attn"]),
+        F,
+        "rank 2 (served)",
+    ),
+    (
+        "views-built-once",
+        "discarded",
+        put(B1, f"ranks_served|1|candidate|layers|{lab.LAYER}|invalidations", 500),
+        F,
+        "was built 1 times and discarded 500 times; expected once and never",
+    ),
+    (
+        "views-built-once",
+        "rebuilt",
+        put(B2, f"ranks_captured|1|candidate|layers|{lab.LAYER}|builds", 2),
+        F,
+        "rank 1 (captured): model.layers.0.self_attn.attn was built 2 times",
+    ),
+    ("views-built-once", "draft", put(B1, "ranks_served|0|candidate|draft_layers_with_state", 1), F, "1 draft layers"),
+    ("views-built-once", "total", put(B1, "ranks_served|0|candidate|forward_hits", 0), V, "forward_hits is 0; expecte"),
+    ("views-used", "never", as_captured(B1, 2), F, "rank 2 (served): model.layers.0.self_attn.attn: views used 0 time"),
+    ("views-used", "too seldom", hits(B1, forward_hits=1717), F, "views used 1717 times forward and 13 times in updat"),
+    ("views-used", "no update", hits(B1, update_hits=2), F, "and 0 times in updates during the suite; expected 1718"),
     ("captures-proven", "lost", put(A1, "ranks_captured|1|graphs", []), F, "rank 1 (captured): graphs and breaks []"),
     ("captures-proven", "fewer", put(B1, "ranks_served|0|graphs|0|graphs", 145), F, "[(145, 145)]; expected [(146"),
     ("captures-proven", "order", put(B1, "ranks_served|0|graphs|0|order_sha256", "0" * 64), F, "segment orders ['000"),

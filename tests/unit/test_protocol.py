@@ -11,6 +11,7 @@ import pytest
 
 from pytest_laguna.campaign import Campaign, parse_campaign
 from pytest_laguna.endpoint.suite import SUITES, read_suite
+from pytest_laguna.evidence.endpoint_campaign import Topology
 from pytest_laguna.evidence.endpoint_reader import read_teacher
 from pytest_laguna.protocol import parse_protocol, plan_endpoint, read_protocol
 from pytest_laguna.verdict import UnusableEvidenceError
@@ -63,7 +64,8 @@ def campaign(decides: str = "exactness") -> Campaign:
 
 def test_the_plan_follows_from_campaign_protocol_cards_and_model() -> None:
     plan = plan_endpoint(campaign(), "cpu", read_protocol(QUICK), ranks=2, target_config=CONFIG, authorised_by="a" * 64)
-    assert (plan.topology.ranks, plan.topology.graphs, plan.topology.breaks) == (2, 38, 37)
+    assert plan.topology == Topology(ranks=2, graphs=38, breaks=37, target_layers=12)
+    assert plan.validator == campaign().candidate.validator
     assert (plan.decides, plan.selector.treatment, plan.blocks) == ("exactness", "1", 1)
     assert plan.thresholds.record == 94.92003934159611
 

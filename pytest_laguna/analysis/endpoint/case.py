@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Teacher, TeacherRow
-from pytest_laguna.evidence.leg import LegName, LegRecord, SuiteRow
+from pytest_laguna.evidence.leg import LegName, LegRecord, RankState, SuiteRow
 
 CAMPAIGN = "campaign"
 
@@ -42,6 +42,11 @@ class LegCase:
         """The value of the flag that the leg's name stands for."""
         selector = self.plan.selector
         return selector.treatment if self.arm is Arm.GRAPH_CANDIDATE else selector.control
+
+    @property
+    def states(self) -> list[RankState]:
+        """What every rank said of itself, before the suite and after it."""
+        return [*self.leg.ranks_captured, *self.leg.ranks_served]
 
     def inexact_rows(self) -> dict[int, str]:
         """Why a row is not exact, by its place in the suite; empty when all of the teacher's rows are exact."""

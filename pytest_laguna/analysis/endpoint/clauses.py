@@ -20,7 +20,9 @@ CLAUSES: Mapping[str, tuple[str, ...]] = {
         "no-warm-up", "no-retry", "no-network", "rows-complete", "figures-taken", "cleanup-clean",
     ),
     "legs-in-order": ("legs-as-planned", "legs-in-order", "phase-1-stop", "a2-after-b2", "legs-complete"),
-    "sole-treatment": ("sole-treatment", "selector-observed", "candidate-active", "candidate-ran"),
+    "sole-treatment": (
+        "sole-treatment", "selector-observed", "candidate-active", "views-built-once", "views-used", "candidate-ran",
+    ),
     "captures-proven": ("captures-proven",),
     "cache-cold": ("cached-zero", "prefix-cache-cold", "no-prefix-reuse"),
     "prompts-fresh": ("fresh-unique", "same-prompts", "no-history", "no-ngram", "no-response-reuse"),

@@ -7,19 +7,17 @@ Source: the laboratory's endpoint protocol, and public reports of benchmarks tha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
-from pytest_laguna.analysis.arm_pair import CANDIDATE_CLASS
+from pytest_laguna.analysis.endpoint.candidate_rules import CANDIDATE_RULES
 from pytest_laguna.analysis.endpoint.case import LegCase
 from pytest_laguna.analysis.endpoint.counter_rules import COUNTER_RULES
 from pytest_laguna.analysis.endpoint.fact_rules import FACT_RULES
 from pytest_laguna.analysis.endpoint.figures import has_rate, leg_figures
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.candidate_proof import CandidateProof
 from pytest_laguna.evidence.endpoint_campaign import RATE_TOKENS
 from pytest_laguna.evidence.leg import RankState
-from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.verdict import Verdict
 
 
@@ -65,26 +63,10 @@ def selector_observed(case: LegCase) -> Finding | None:
     """Rule ``selector-observed``: each rank found in its own environment what the leg was told, the selector first."""
     flag = case.plan.selector.flag
     told = {flag: case.selector_value} | case.leg.request.variables
-    for state in _states(case):
+    for state in case.states:
         for name, value in told.items():
             if state.variables.get(name) != value:
                 return Verdict.VOID, f"{_state(state)}: {name} is {state.variables.get(name)!r}; expected {value!r}"
-    return None
-
-
-def candidate_active(case: LegCase) -> Finding | None:
-    """Rule ``candidate-active``: the candidate's class runs on every rank of a candidate leg, and on none of a control.
-
-    A selector that nobody reads leaves everything else right.
-    """
-    wanted = case.arm is Arm.GRAPH_CANDIDATE
-    for state in _states(case):
-        proof = parse_model(dict(state.candidate), CandidateProof, f"{case.place} rank {state.rank} candidate proof")
-        active = proof.flag and proof.implementations == [CANDIDATE_CLASS] and bool(proof.layers)
-        absent = not proof.flag and CANDIDATE_CLASS not in proof.implementations and not proof.layers
-        if not (active if wanted else absent):
-            seen = f"flag {proof.flag}, {proof.implementations}, {len(proof.layers)} layers"
-            return Verdict.FAIL, f"{_state(state)}: {seen}; expected the candidate {'in all' if wanted else 'absent'}"
     return None
 
 
@@ -229,7 +211,7 @@ LEG_RULES: Mapping[str, Callable[[LegCase], Finding | None]] = {
     "suite-passed": suite_passed,
     "server-ours": server_ours,
     "selector-observed": selector_observed,
-    "candidate-active": candidate_active,
+    **CANDIDATE_RULES,
     "captures-proven": captures_proven,
     "one-at-a-time": one_at_a_time,
     "rows-complete": rows_complete,
@@ -243,11 +225,6 @@ LEG_RULES: Mapping[str, Callable[[LegCase], Finding | None]] = {
     "rollover": rollover,
     "figures-taken": figures_taken,
 }
-
-
-def _states(case: LegCase) -> Iterator[RankState]:
-    yield from case.leg.ranks_captured
-    yield from case.leg.ranks_served
 
 
 def _state(state: RankState) -> str:

@@ -35,7 +35,8 @@ TEACHER = Teacher(
 PLAN = EndpointPlan(
     suite=LEG.request.suite,
     selector=Selector(flag="VLLM_XPU_LAGUNA_M8_PERSISTENT_KV_CACHE_VIEWS", control="0", treatment="1"),
-    topology=Topology(ranks=1, graphs=49, breaks=48),
+    topology=Topology(ranks=1, graphs=49, breaks=48, target_layers=48),
+    validator="native",
     decides="exactness",
     thresholds=METADATA_20260725,
 )

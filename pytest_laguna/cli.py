@@ -17,15 +17,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, get_args
 
+from pytest_laguna.analysis.findings import Finding, gravest
 from pytest_laguna.campaign import Lane
 from pytest_laguna.evidence.files import canonical_json, printable, write_new
-from pytest_laguna.evidence.root import ATTEMPT
-from pytest_laguna.own_analysis import own_analysis, read_attempted
+from pytest_laguna.evidence.root import ATTEMPT, GATES, attempt_directory
+from pytest_laguna.own_analysis import OwnAnalysis, own_analysis, read_attempted
 from pytest_laguna.report.trace import trace
 from pytest_laguna.verdict import USAGE_EXIT_CODE, NotProvenError, UnusableEvidenceError, Verdict, worst
-from pytest_laguna.verification import GateReport, verify_root
+from pytest_laguna.verification import GateReport, verify_attempt, verify_root
 
 LANES: tuple[Lane, ...] = get_args(Lane)
+
+_ROOT_LEVELS = 4
+"""Of an attempt's directory below its sealed root: campaign, lane, gate, attempt."""
 
 _NOBODY_READS = 128 + signal.SIGPIPE
 
@@ -46,12 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verify = commands.add_parser("verify", help="derive every verdict again from a sealed root's raw files")
     verify.add_argument("root", metavar="ROOT", help="the sealed root, or a copy of it")
     verify.add_argument("--json", action="store_true", help="print one JSON object")
-    analyze = commands.add_parser("analyze", help="run an attempt's frozen analysis again on its raw files, read-only")
-    analyze.add_argument("attempt", metavar="ATTEMPT", help="an attempt's directory, or a copy of it")
-    analyze.add_argument("--out", required=True, metavar="FILE", help="a new file, outside the attempt")
+    analyze = commands.add_parser("analyze", help="verify an attempt, and run its frozen analysis again, read-only")
+    analyze.add_argument("attempt", metavar="ATTEMPT", help="an attempt's directory in its sealed root, or in a copy")
+    analyze.add_argument("--out", required=True, metavar="FILE", help="a new file, outside the sealed root")
     tracing = commands.add_parser("trace", help="write an attempt's profiles as a trace that Perfetto opens")
     tracing.add_argument("attempt", metavar="ATTEMPT", help="an attempt's directory, or a copy of it")
-    tracing.add_argument("--out", required=True, metavar="FILE.json", help="a new file, outside the attempt")
+    tracing.add_argument("--out", required=True, metavar="FILE.json", help="a new file, outside the sealed root")
     doctor = commands.add_parser("doctor", help="say for each lane whether this machine and environment can run it")
     doctor.add_argument("--device", choices=LANES, help="look at this lane alone; exit code 23 when it is not ready")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
@@ -91,24 +95,46 @@ def _verify(sealed_root: str, *, as_json: bool) -> tuple[str, int]:
 
 
 def _analyze(attempt: Path, out: Path) -> tuple[str, int]:
-    """What is printed, and the exit code of the gate's verdict as the raw files give it.
+    """What is printed, and the exit code: of what verification and the analysis come to, the worse one's.
 
     Raises:
         OSError: the attempt cannot be read, or the output not written.
-        ValueError: it is not an attempt with an analysis of its own, or the output would lie in it.
+        ValueError: it is not an attempt with an analysis of its own, or the output would lie in its sealed root.
     """
     _require_attempt(attempt, out)
+    verified = _verified(Path(os.path.abspath(attempt)))  # noqa: PTH100 - a link must stay one
+    analysis: OwnAnalysis | None = None
     try:
         analysis = own_analysis(read_attempted(attempt))
+        if analysis is None:
+            message = f"{attempt}: its gate has no analysis beside its journal; use verify"
+            raise ValueError(message)
+        write_new(out, analysis.content)
+        own = gravest([finding for finding in analysis.clauses.values() if finding]) or (Verdict.PASS, "")
     except UnusableEvidenceError as error:
-        return f"VOID: {printable(str(error))}\n", Verdict.VOID.exit_code
+        own = Verdict.VOID, str(error)
     except NotProvenError as error:
-        return f"NOT_PROVEN: {printable(str(error))}\n", Verdict.NOT_PROVEN.exit_code
-    if analysis is None:
-        message = f"{attempt}: its gate has no analysis beside its journal; use verify"
-        raise ValueError(message)
-    write_new(out, analysis.content)
-    return analysis.text, analysis.verdict.exit_code
+        own = Verdict.NOT_PROVEN, str(error)
+    verdict, reason = gravest([verified, own]) or verified
+    return f"{verdict}: {printable(reason)}\n{analysis.text if analysis else ''}", verdict.exit_code
+
+
+def _verified(place: Path) -> Finding:
+    """What verification says of an attempt where it lies, as an absolute path."""
+    if not _in_a_root(place):
+        reason = (
+            f"{place}: not <sealed-root>/<campaign>/<lane>/gate<N>/<attempt>, so nothing ties it to what was sealed"
+        )
+        return Verdict.NOT_PROVEN, f"{reason}; copy the whole root"
+    report = verify_attempt(place.parents[1], GATES.index(place.parent.name) + 1, int(place.name))
+    return report.verdict, report.reason
+
+
+def _in_a_root(place: Path) -> bool:
+    """Whether an absolute path is one that an attempt has in a sealed root."""
+    if len(place.parts) < _ROOT_LEVELS + 2 or place.parts[-3] not in LANES or place.parent.name not in GATES:
+        return False
+    return place.name.isdecimal() and attempt_directory(place.parent, int(place.name)) == place
 
 
 def _trace(attempt: Path, out: Path) -> tuple[str, int]:
@@ -116,7 +142,7 @@ def _trace(attempt: Path, out: Path) -> tuple[str, int]:
 
     Raises:
         OSError: the attempt cannot be read, or the output not written.
-        ValueError: it is not an attempt with a profile, or the output would lie in it.
+        ValueError: it is not an attempt with a profile, or the output would lie in its sealed root.
     """
     _require_attempt(attempt, out)
     try:
@@ -130,13 +156,15 @@ def _trace(attempt: Path, out: Path) -> tuple[str, int]:
 
 
 def _require_attempt(attempt: Path, out: Path) -> None:
-    """What is read is an attempt, and what is written lies outside it.
+    """What is read is an attempt, and what is written lies outside it and outside its sealed root.
 
     Raises:
         ValueError: it is not so.
     """
-    if out.resolve().is_relative_to(attempt.resolve()):
-        message = f"--out {out}: inside the attempt, which stays as it is; name a file elsewhere"
+    place = attempt.resolve()
+    sealed = place.parents[_ROOT_LEVELS - 1] if _in_a_root(place) else place
+    if out.resolve().is_relative_to(sealed):
+        message = f"--out {out}: inside {sealed}, which stays as it was sealed; name a file elsewhere"
         raise ValueError(message)
     if not (attempt / ATTEMPT).is_file():
         message = f"{attempt}: has no {ATTEMPT}; expected an attempt's directory"

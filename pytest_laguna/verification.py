@@ -24,11 +24,13 @@ from pytest_laguna.evidence.schemas import (
     read_model,
     receipt_statement,
 )
+from pytest_laguna.identity.source import SOURCE_SUFFIXES, package_files
 from pytest_laguna.own_analysis import campaign_copy
 from pytest_laguna.raw_evidence import judge_raw
 from pytest_laguna.verdict import JSON, NotProvenError, UnusableEvidenceError, Verdict
 
 _LEVELS = ("campaign", "lane", "gate1..3")
+_PACKAGE = "pytest_laguna"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -204,9 +206,28 @@ class _Attempt:
 
     def must_be(self, name: str, derived: bytes) -> None:
         """Raise unless a file holds exactly these bytes."""
-        if files.read_bytes(self.directory / name, limit=len(derived) + 1) != derived:
+        if files.sha256_file(self.directory / name) != files.sha256_bytes(derived):
             message = f"{name}: does not follow from the raw evidence; expected what the journal gives"
-            raise UnusableEvidenceError(message)
+            raise UnusableEvidenceError(message + _sealed_by_other_rules(self.directory))
+
+
+def _sealed_by_other_rules(directory: Path) -> str:
+    """That another version of this package sealed an attempt, and may give other bytes; empty where it was this one."""
+    try:
+        record = files.read_canonical_json(directory / root.IDENTITY)
+    except UnusableEvidenceError:
+        return ""
+    harness = record.get("harness") if isinstance(record, dict) else None
+    sealed = {name: digest for name, digest in harness.items() if _is_own(name)} if isinstance(harness, dict) else {}
+    own = package_files(_PACKAGE, SOURCE_SUFFIXES)
+    other = next((name for name in sorted(own.keys() | sealed.keys()) if own.get(name) != sealed.get(name)), None)
+    if other is None:
+        return ""
+    return f"; another version of {_PACKAGE} sealed it ({other} differs), whose verification may agree: use that one"
+
+
+def _is_own(name: str) -> bool:
+    return name.startswith(f"{_PACKAGE}/")
 
 
 def _attempt_in_place(attempt: _Attempt) -> None:

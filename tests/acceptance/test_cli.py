@@ -85,6 +85,20 @@ def test_an_empty_root_is_not_proven(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (23, f"NOT_PROVEN: {tmp_path} holds no attempt\n")
 
 
+# Output inside what is sealed
+
+
+@pytest.mark.parametrize("command", ["analyze", "trace"])
+@pytest.mark.parametrize("where", ["", "demo", "demo/cpu/gate1", "demo/cpu/gate1/0001", "demo/cpu/gate1/0001/evidence"])
+def test_nothing_is_written_into_a_sealed_root(tmp_path: Path, command: str, where: str) -> None:
+    attempt = build(tmp_path)
+    out = tmp_path / "sealed" / where / "again.json"
+    done = laguna(command, attempt, "--out", out)
+    assert (done.returncode, out.exists()) == (4, False)
+    assert f"inside {tmp_path / 'sealed'}, which stays as it was sealed" in done.stderr
+    assert laguna("verify", tmp_path / "sealed").returncode == 0
+
+
 # What cannot be read
 
 

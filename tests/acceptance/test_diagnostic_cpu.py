@@ -52,9 +52,26 @@ def test_analyze_gives_the_same_bytes_again(passed: DiagnosticProject, tmp_path:
     assert result.returncode == 0, result.stdout + result.stderr
     assert out.read_bytes() == (passed.diagnostic / "analysis.json").read_bytes()
     assert "diagnostic only" in result.stdout
+    assert result.stdout.startswith("PASS: 14 clauses proven (diagnostic only")
     inside = passed.diagnostic / "again.json"
     assert _laguna("analyze", str(passed.diagnostic.parents[1]), "--out", str(inside)).returncode == 4
     assert not inside.exists()
+
+
+def test_analyze_says_no_more_than_verification_does(passed: DiagnosticProject, tmp_path: Path) -> None:
+    attempt = passed.diagnostic.parents[1]
+    shutil.copytree(attempt, tmp_path / "alone")
+    alone = _laguna("analyze", str(tmp_path / "alone"), "--out", str(tmp_path / "alone.json"))
+    assert (alone.returncode, "nothing ties it to what was sealed" in alone.stdout) == (23, True), alone.stdout
+    shutil.copytree(passed.sealed, tmp_path / "sealed")
+    copied = tmp_path / "sealed" / attempt.relative_to(passed.sealed)
+    with writable(copied):
+        (copied / "receipt.json").unlink()
+    unsealed = _laguna("analyze", str(copied), "--out", str(tmp_path / "unsealed.json"))
+    assert unsealed.returncode == 23
+    assert unsealed.stdout.startswith("NOT_PROVEN: receipt.json: missing")
+    again = (passed.diagnostic / "analysis.json").read_bytes()
+    assert [(tmp_path / name).read_bytes() for name in ("alone.json", "unsealed.json")] == [again, again]
 
 
 def _changed_tokens(copied: Path) -> None:

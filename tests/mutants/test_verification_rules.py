@@ -13,8 +13,10 @@ import pytest
 
 from pytest_laguna.evidence import root
 from pytest_laguna.evidence.schemas import AttemptStart, Manifest, Previous, read_model
-from pytest_laguna.verdict import UnusableEvidenceError, Verdict
+from pytest_laguna.identity.source import SOURCE_SUFFIXES, package_files
+from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
 from pytest_laguna.verification import RULES, GateReport, look_back, verify_attempt, verify_gate, verify_root
+from tests import sealed
 from tests.demo import CAMPAIGN, writable
 from tests.sealed import build, good_events, phase, reseal, restamp
 
@@ -173,6 +175,28 @@ def test_a_failed_session_cannot_be_called_passed(tmp_path: Path) -> None:
     _claim_pass(attempt)
     report = _verify(attempt)
     assert (report.verdict, "analysis.json: does not follow" in report.reason) == (Verdict.VOID, True)
+
+
+def test_a_root_of_another_version_is_not_called_changed_without_saying_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verdict stays VOID: whether the other version's rules agree is for that version to say."""
+    spoil = _edit_and_restamp("analysis.json", b"2 clauses", b"3 clauses")
+    (tmp_path / "other").mkdir()
+    other = build(tmp_path / "other")
+    spoil(other)
+    report = _verify(other)
+    assert (report.verdict, "another version of pytest_laguna sealed it (pytest_laguna/" in report.reason) == (
+        Verdict.VOID,
+        True,
+    )
+    own: dict[str, JSON] = {**package_files("pytest_laguna", SOURCE_SUFFIXES)}
+    monkeypatch.setattr(sealed, "SOURCES", own)
+    same = build(tmp_path)
+    assert _verify(same).verdict is Verdict.PASS
+    spoil(same)
+    report = _verify(same)
+    assert (report.verdict, "another version" in report.reason) == (Verdict.VOID, False)
 
 
 def _second(directory: Path) -> Path:

@@ -235,12 +235,14 @@ class EventProfile(_Model):
         collective_breaks: whether each all-reduce is a break of its own.
         material_percent: the least share with which the largest category dominates.
         fitness: None where the campaign does not try its instrument, as the published one did not.
+        sparse_replays: of which a few intervals each are measured in an arm of its own; 0 for none.
     """
 
     completion_tokens: CompletionTokens
     collective_breaks: bool
     material_percent: Annotated[float, pydantic.Field(gt=0, le=100, allow_inf_nan=False)]
     fitness: EventFitness | None = None
+    sparse_replays: Annotated[int, pydantic.Field(ge=0, le=128)] = 0
 
 
 class Rehearsal(_Model):

@@ -22,6 +22,7 @@ from pytest_laguna.evidence.engine_identity import ArmModels, Binary, ModelFiles
 from pytest_laguna.evidence.event_analysis import (
     CONFIGURATION,
     FITNESS,
+    SPARSE,
     TEACHER,
     EventAnalysis,
     EventClosure,
@@ -145,5 +146,6 @@ class _Runs:
             profile_samples=0,
             event_profile=None if arm == TEACHER else self.plan.topology.order_sha256,
             event_fitness_rounds=trial,
+            event_sparse_replays=self.plan.sparse_replays if arm == SPARSE else 0,
             isolated=True,
         )

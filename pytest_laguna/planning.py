@@ -81,6 +81,7 @@ def plan_events(campaign: Campaign, lane: str, cards: Sequence[str], target_conf
         target_layers=target_layers(target_config),
         material_percent=events.material_percent,
         fitness=None if events.fitness is None else Fitness.model_validate(events.fitness.model_dump()),
+        sparse_replays=events.sparse_replays,
         idle=IdleRequirement.model_validate(settings.idle.model_dump(include=set(IdleRequirement.model_fields))),
         host=settings.host,
     )

@@ -16,9 +16,10 @@ from typing import Any
 
 from pytest_laguna.analysis.event_diagnosis import analyse_events
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, TEACHER, EventAnalysis
+from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, SPARSE, TEACHER, EventAnalysis
 from pytest_laguna.evidence.event_profile import EventProfile, HostLead, StreamIdentity
 from pytest_laguna.evidence.event_reader import file_digests, read_event_plan, read_events
+from pytest_laguna.evidence.event_sparse import chosen_intervals
 from pytest_laguna.evidence.replay_profile import SegmentKind, order_sha256
 from pytest_laguna.verdict import JSON
 from tests import diagnostic_root as diagnostic
@@ -35,6 +36,7 @@ CLOSURE_EDIT = "(closure)"
 KINDS: list[SegmentKind] = list(diagnostic.TOPOLOGY.kinds)
 DURATIONS = {"graph": 550_000, "collective": 360_000, "attention": 195_000}
 ROUNDS = 3
+REPLAYS = 20
 
 
 def event_profile(rank: int, *, kinds: Sequence[SegmentKind] | None = None, **nanoseconds: int) -> EventProfile:
@@ -120,7 +122,7 @@ def good(*, fitness: bool = False) -> Tree:
 def _good(*, fitness: bool) -> Tree:
     cards = diagnostic.CARDS
     identity = identity_rules._good()["identity"] | {"schema": "pytest-laguna-diagnostic-identity-v1"}
-    arms = [arm for arm in CONFIGURATION if fitness or arm != FITNESS]
+    arms = [arm for arm in CONFIGURATION if fitness or arm not in {FITNESS, SPARSE}]
     for field in ("models_around", "arm_directories"):
         identity[field] = {arm: identity[field][CONFIGURATION[arm]] for arm in arms}
     tree: Tree = {
@@ -133,11 +135,35 @@ def _good(*, fitness: bool) -> Tree:
     }
     for number, arm in enumerate(arms):
         record = record_of(arm, number)
-        tree |= diagnostic._run(f"arms/{arm}", record, cards)
+        tree |= {
+            f"arms/{arm}/request.json": record["request"],
+            f"arms/{arm}/record.json": record,
+            f"arms/{arm}/process.json": diagnostic.process(),
+            f"arms/{arm}/idle.json": diagnostic.idle("after", cards),
+            f"arms/{arm}/host.json": host(),
+        }
         for rank in range(len(cards)) if arm != TEACHER else ():
-            tree[f"arms/{arm}/profile/rank{rank}.json"] = profile(rank) if arm == EVENTS else trial(rank)
+            tree[f"arms/{arm}/profile/rank{rank}.json"] = {EVENTS: profile, FITNESS: trial, SPARSE: sparse}[arm](rank)
     value: Tree = json.loads(json.dumps(tree))
     return value
+
+
+def host() -> dict[str, Any]:
+    """A calm host around a run."""
+    before, after = (
+        {
+            "utc": f"2026-07-26T21:43:{second}.000000+00:00",
+            "boot_id": "b0",
+            "temperatures_celsius": {"zone": 60.0},
+            "throttle_counts": {"cpu0": 4},
+            "kernel_log": {"state": "read", "reason": "", "last": 100, "complete": True, "lines": []},
+            "memory_available_bytes": 8 << 30,
+            "load": [0.5, 0.4, 0.3],
+            "cards": [],
+        }
+        for second in (10, 40)
+    )
+    return diagnostic.audit(before, after)
 
 
 def plan(*, fitness: bool) -> dict[str, Any]:
@@ -148,6 +174,7 @@ def plan(*, fitness: bool) -> dict[str, Any]:
         **{name: of_diagnostic[name] for name in (*shared, "idle", "host")},
         "material_percent": 50.0,
         "fitness": {"rounds": ROUNDS, "slowdown_limit": 1.1} if fitness else None,
+        "sparse_replays": REPLAYS if fitness else 0,
     }
 
 
@@ -155,17 +182,18 @@ def record_of(arm: str, number: int) -> dict[str, Any]:
     """A real record in the form of the event profile's arm."""
     configuration = CONFIGURATION[arm]
     record = diagnostic.record_of(configuration, number, len(diagnostic.CARDS), 1)
-    rounds = ROUNDS if arm == FITNESS else 0
+    rounds, replays = ROUNDS if arm == FITNESS else 0, REPLAYS if arm == SPARSE else 0
     record["request"] |= {
         "profile_samples": 0,
         "event_profile": None if arm == TEACHER else order_sha256(KINDS),
         "event_fitness_rounds": rounds,
+        "event_sparse_replays": replays,
         "isolated": True,
     }
     record["network"] = {"namespace": 4_026_532_000 + number, "left": 4_026_531_000, "interfaces": ["lo"]}
     for report in record["ranks"]:
         report["profile"] = None
-        report["event_profile"] = None if arm == TEACHER else {"rounds": rounds, "replays": 0, "sha256": WRITTEN}
+        report["event_profile"] = None if arm == TEACHER else {"rounds": rounds, "replays": replays, "sha256": WRITTEN}
     return record
 
 
@@ -206,6 +234,17 @@ def trial(rank: int) -> dict[str, JSON]:
         "kinds": [*KINDS],
         "rounds": [each] * ROUNDS,
     }
+
+
+def sparse(rank: int) -> dict[str, JSON]:
+    """A few intervals of many replays, of the same times as the profile's."""
+    values: dict[str, JSON] = {
+        name: value for name, value in profile(rank).items() if name not in {"interval_ns", "span_ns", "lead"}
+    }
+    drawn: list[JSON] = [
+        [DURATIONS[KINDS[index]] + 10 * rank for index in chosen_intervals(KINDS, replay)] for replay in range(REPLAYS)
+    ]
+    return values | {"schema": "pytest-laguna-event-sparse-v1", "replays": drawn}
 
 
 def lead(profile: dict[str, Any], host_ns: int) -> dict[str, Any]:

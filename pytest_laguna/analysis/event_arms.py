@@ -19,7 +19,7 @@ from pytest_laguna.analysis.process import judge_process
 from pytest_laguna.analysis.topology import expected_topology, target_layers
 from pytest_laguna.evidence.arm_record import Planted, RankProcess
 from pytest_laguna.evidence.diagnostic_evidence import Missing, present
-from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, TEACHER
+from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, SPARSE, TEACHER
 from pytest_laguna.verdict import Verdict
 
 
@@ -67,7 +67,7 @@ def _asked(case: EventCase, arm: str) -> Mapping[str, object]:
         "profile_samples": 0,
         "event_profile": None if arm == TEACHER else case.plan.topology.order_sha256,
         "event_fitness_rounds": trial,
-        "event_sparse_replays": 0,
+        "event_sparse_replays": case.plan.sparse_replays if arm == SPARSE else 0,
         "isolated": True,
     }
 

@@ -11,7 +11,13 @@ from pytest_laguna.analysis.event_arms import ARM_RULES
 from pytest_laguna.analysis.event_case import EventCase, EventRule
 from pytest_laguna.analysis.event_profile import category_sums, shares, slowest
 from pytest_laguna.analysis.event_ranges import fold
-from pytest_laguna.analysis.event_rules import PROFILE_RULES, action_of, every_arm_isolated, measured_fitness
+from pytest_laguna.analysis.event_rules import (
+    PROFILE_RULES,
+    action_of,
+    every_arm_isolated,
+    measured_fitness,
+    measured_shares,
+)
 from pytest_laguna.analysis.event_work import waiting
 from pytest_laguna.evidence.diagnostic import RuleResult
 from pytest_laguna.evidence.event_analysis import (
@@ -57,6 +63,7 @@ def analyse_events(plan: EventPlan, evidence: EventEvidence) -> EventAnalysis:
         selected=select(profiles, withheld=unfit) if profiles else None,
         fitness=_fitness(plan, figures, proven=holds["instrument-fit"] or unfit),
         fitness_figures=figures,
+        sparse=(_or_none(lambda: measured_shares(case)) or {}) if holds["profile-complete"] else {},
         action=_or_none(lambda: action_of(case)) if exact and profiles else None,
         network_isolated=True if _or_none(lambda: every_arm_isolated(case)) else None,
     )

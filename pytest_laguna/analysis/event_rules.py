@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pytest_laguna.analysis.diagnostic_case import RuleFinding, not_applicable, reported
 from pytest_laguna.analysis.event_case import EventCase, EventRule
 from pytest_laguna.analysis.event_profile import category_sums, decide_action, slowest
+from pytest_laguna.analysis.event_sparse import sparse_shares
 from pytest_laguna.analysis.event_work import waiting
-from pytest_laguna.evidence.event_analysis import EVENTS, FITNESS, Action, MeasuredFitness
+from pytest_laguna.evidence.event_analysis import EVENTS, FITNESS, SPARSE, Action, MeasuredFitness, SparseShare
 from pytest_laguna.evidence.event_profile import EventFitness, EventProfile
 from pytest_laguna.evidence.replay_profile import SegmentKind
 from pytest_laguna.verdict import NotProvenError, Verdict
@@ -101,6 +102,41 @@ def clocks_agree(case: EventCase) -> RuleFinding:
     """Rule ``clocks-agree``: what the stream and the host say of the same moments can both be true."""
     told = [waiting(profile) for profile in case.profiles.values()]
     return not_applicable("the host is the device") if None in told else None
+
+
+def sparse_whole(case: EventCase) -> RuleFinding:
+    """Rule ``sparse-whole``: where it is asked for, each rank's sparse profile is its own, whole, and gives shares."""
+    if not case.plan.sparse_replays:
+        if case.evidence.sparse:
+            return Verdict.VOID, f"{SPARSE}: {min(case.evidence.sparse)}; expected none: the plan asks for no such arm"
+        return not_applicable("the campaign asks for no sparse profile")
+    for report in case.reports(SPARSE):
+        path = f"arms/{SPARSE}/profile/rank{report.rank}.json"
+        said = report.event_profile.sha256 if report.event_profile else None
+        if said is None or path not in case.evidence.digests:
+            return Verdict.NOT_PROVEN, f"{path}: there is none; expected {case.plan.sparse_replays} replays at least"
+        if case.evidence.digests[path] != said:
+            return Verdict.VOID, f"{path}: not the file that its rank wrote, {said}"
+        profile = case.piece(case.evidence.sparse[f"rank{report.rank}.json"])
+        seen = (profile.rank, profile.world_size, len(profile.replays), profile.kinds)
+        if seen != (report.rank, case.plan.ranks, case.plan.sparse_replays, case.plan.topology.kinds):
+            return Verdict.VOID, f"{path}: rank, ranks, replays or kinds are not those of the plan"
+    measured_shares(case)
+    return None
+
+
+def measured_shares(case: EventCase) -> dict[str, dict[SegmentKind, SparseShare]]:
+    """What the sparse profiles give, by rank; nothing where none is there.
+
+    Raises:
+        NotProvenError: too few replays to say.
+        UnusableEvidenceError: a profile cannot be used.
+    """
+    profiles = [case.piece(piece) for piece in case.evidence.sparse.values()]
+    return {
+        str(profile.rank): {kind: SparseShare(**share._asdict()) for kind, share in sparse_shares(profile).items()}
+        for profile in profiles
+    }
 
 
 def measured_fitness(case: EventCase) -> MeasuredFitness | None:
@@ -258,6 +294,7 @@ PROFILE_RULES: Mapping[str, Mapping[str, EventRule]] = {
         "clock-of-lane": clock_of_lane,
         "intervals-add-up": intervals_add_up,
         "clocks-agree": clocks_agree,
+        "sparse-whole": sparse_whole,
     },
     "instrument-fit": {
         "trial-as-planned": trial_as_planned,

@@ -27,9 +27,14 @@ DIRECTORY = "event-profile"
 An arm that left no record has ``failure.json`` in its place: ``{"reason": <one line>}``.
 """
 
-TEACHER, EVENTS, FITNESS = "q1", "graph-event", "graph-fitness"
-CONFIGURATION: Final = {TEACHER: Arm.Q1, EVENTS: Arm.GRAPH_CONTROL, FITNESS: Arm.GRAPH_CONTROL}
-"""The arms in their order, with the configuration that each runs; the last one in a fitness campaign alone."""
+TEACHER, EVENTS, FITNESS, SPARSE = "q1", "graph-event", "graph-fitness", "graph-sparse"
+CONFIGURATION: Final = {
+    TEACHER: Arm.Q1,
+    EVENTS: Arm.GRAPH_CONTROL,
+    FITNESS: Arm.GRAPH_CONTROL,
+    SPARSE: Arm.GRAPH_CONTROL,
+}
+"""The arms in their order, with the configuration that each runs; the last two where a campaign asks for them."""
 
 CLAUSES: Final = (
     "identity-exact",
@@ -82,6 +87,7 @@ class EventPlan(Schema):
         target_layers: attention layers of the target.
         material_percent: the least share with which the largest category dominates.
         fitness: None in the published campaign, which did not ask.
+        sparse_replays: of which a few intervals each are measured; 0 likewise.
         idle: of the cards before and after the lease.
         host: around each arm.
     """
@@ -98,6 +104,7 @@ class EventPlan(Schema):
     target_layers: pydantic.PositiveInt
     material_percent: Annotated[float, pydantic.Field(gt=0, le=100, allow_inf_nan=False)]
     fitness: Fitness | None
+    sparse_replays: Count
     idle: IdleRequirement
     host: HostLimits
 
@@ -109,7 +116,8 @@ class EventPlan(Schema):
     @property
     def arms(self) -> tuple[str, ...]:
         """The arms that run, in their order."""
-        return (TEACHER, EVENTS) if self.fitness is None else (TEACHER, EVENTS, FITNESS)
+        asked = {FITNESS: self.fitness is not None, SPARSE: self.sparse_replays > 0}
+        return tuple(arm for arm in CONFIGURATION if asked.get(arm, True))
 
     @property
     def sha256(self) -> str:
@@ -181,6 +189,22 @@ class HostShare(Schema):
     smallest_lead_ns: int
 
 
+class SparseShare(Schema):
+    """A share of a replay, estimated from a few intervals of many.
+
+    Attributes:
+        percent: of the replay's intervals.
+        low: end of the 95 % interval.
+        high: the other end.
+        drawn: how many intervals it rests on.
+    """
+
+    percent: Finite
+    low: Finite
+    high: Finite
+    drawn: pydantic.PositiveInt
+
+
 class SelectedRank(Schema):
     """The slowest rank.
 
@@ -239,6 +263,7 @@ class EventAnalysis(Schema):
         selected: None without a profile of each rank.
         fitness: ``unmeasured`` where the campaign does not ask.
         fitness_figures: None likewise, and without a file of each rank.
+        sparse: by rank and category, where a campaign asks for it; it decides nothing.
         action: None without a complete profile.
         network_isolated: that every arm ran in a network namespace of its own with nothing but loopback; absent (None)
             where an arm does not prove it.
@@ -255,6 +280,7 @@ class EventAnalysis(Schema):
     selected: SelectedRank | None
     fitness: Literal["unmeasured", "fit", "unfit", "not_proven"]
     fitness_figures: MeasuredFitness | None
+    sparse: dict[str, dict[SegmentKind, SparseShare]]
     action: Action | None
     network_isolated: Literal[True] | None
     rank_local_only: Literal[True] = True

@@ -11,6 +11,7 @@ from pytest_laguna.evidence.diagnostic_evidence import Missing, RunEvidence
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
 from pytest_laguna.evidence.event_analysis import EventClosure
 from pytest_laguna.evidence.event_profile import EventFitness, EventProfile
+from pytest_laguna.evidence.event_sparse import SparseProfile
 from pytest_laguna.evidence.idle import IdleRecord
 from pytest_laguna.evidence.schemas import Schema
 from pytest_laguna.verdict import JSON
@@ -29,6 +30,7 @@ class EventEvidence:
         arms: by name, in their order; of those that left nothing each piece is missing.
         profiles: of the arm with the event profile, by file name.
         fitness: of the arm that tries the instrument, by file name.
+        sparse: of the arm with a few events in many replays, by file name.
         closure: what binds the files.
         digests: of the files that it must bind, as they are now.
         unexpected: arms that the campaign does not have.
@@ -42,6 +44,7 @@ class EventEvidence:
     arms: Mapping[str, RunEvidence[ArmRequest, ArmRecord]]
     profiles: Mapping[str, EventProfile | Missing]
     fitness: Mapping[str, EventFitness | Missing]
+    sparse: Mapping[str, SparseProfile | Missing]
     closure: EventClosure | Missing
     digests: Mapping[str, str]
     unexpected: tuple[str, ...]

@@ -17,9 +17,10 @@ from pytest_laguna.evidence.diagnostic_reader import (
     read_run,
 )
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
-from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, EventClosure, EventPlan
+from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, SPARSE, EventClosure, EventPlan
 from pytest_laguna.evidence.event_evidence import EventEvidence
 from pytest_laguna.evidence.event_profile import EventFitness, EventProfile
+from pytest_laguna.evidence.event_sparse import SparseProfile
 from pytest_laguna.evidence.idle import IdleRecord
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import UnusableEvidenceError
@@ -47,7 +48,7 @@ def read_events(directory: Path, arms: tuple[str, ...]) -> EventEvidence:
         directory: the event profile's, whole or not.
         arms: that the plan has.
     """
-    profiles, fitness = (f"{ARMS}/{arm}/{PROFILE}" for arm in (EVENTS, FITNESS))
+    profiles, fitness, sparse = (f"{ARMS}/{arm}/{PROFILE}" for arm in (EVENTS, FITNESS, SPARSE))
     return EventEvidence(
         target_config=read_configuration(directory, "target-config.json"),
         draft_config=read_configuration(directory, "draft-config.json"),
@@ -60,6 +61,9 @@ def read_events(directory: Path, arms: tuple[str, ...]) -> EventEvidence:
         },
         fitness={
             name: read_piece(directory, f"{fitness}/{name}", EventFitness) for name in names_in(directory / fitness)
+        },
+        sparse={
+            name: read_piece(directory, f"{sparse}/{name}", SparseProfile) for name in names_in(directory / sparse)
         },
         closure=read_piece(directory, CLOSURE, EventClosure),
         digests=file_digests(directory),

@@ -38,6 +38,7 @@ def test_the_analysis_says_what_was_found_and_no_more(passed: EventProject) -> N
     assert analysis["status"] == "exact_event_profile_stop"
     assert analysis["fitness"] == "fit"
     assert analysis["fitness_figures"]["slowdown"] > 0
+    assert sum(share["percent"] for share in analysis["sparse"]["0"].values()) == pytest.approx(100)
     selected = analysis["selected"]
     assert (selected["clock"], selected["host"]) == ("host-clock", None)
     assert sum(selected["category_ns"].values()) == selected["total_ns"]
@@ -47,7 +48,7 @@ def test_the_analysis_says_what_was_found_and_no_more(passed: EventProject) -> N
     for field in ("authorize_uninstrumented_endpoint", "authorize_submission"):
         assert analysis[field] is False
     assert analysis["device_work_only"] == "not_validated"
-    for arm in ("q1", "graph-event", "graph-fitness"):
+    for arm in ("q1", "graph-event", "graph-fitness", "graph-sparse"):
         record = json.loads((passed.events / "arms" / arm / "record.json").read_bytes())
         assert (record["network"] is not None) == (analysis["network_isolated"] is True)
 

@@ -18,6 +18,8 @@ from tests.diagnostic_root import Change, at, both, put, within, without
 
 Q1, EVENTS, FITNESS = (f"arms/{arm}/record.json" for arm in ("q1", "graph-event", "graph-fitness"))
 PROFILES = [f"arms/graph-event/profile/rank{rank}.json" for rank in range(2)]
+SPARSE = "arms/graph-sparse/record.json"
+SPARSES = [f"arms/graph-sparse/profile/rank{rank}.json" for rank in range(2)]
 TRIALS = [f"arms/graph-fitness/profile/rank{rank}.json" for rank in range(2)]
 OTHER = "1" * 64
 
@@ -208,6 +210,20 @@ TRIAL_MUTANTS: list[tuple[str, str, str, Change]] = [
         at(FITNESS, "ranks|1|event_profile|sha256", OTHER),
     ),
     (
+        "profile-complete/sparse-whole",
+        "VOID",
+        "rank1.json: not the file",
+        at(SPARSE, "ranks|1|event_profile|sha256", OTHER),
+    ),
+    ("profile-complete/sparse-whole", "NOT_PROVEN", "rank1.json: there is none", without(SPARSES[1])),
+    ("profile-complete/sparse-whole", "VOID", "rank1.json", put(SPARSES[1], b"{}")),
+    (
+        "profile-complete/sparse-whole",
+        "VOID",
+        "rank1.json: rank, ranks, replays or kinds",
+        within(SPARSES[1], "replays", lambda replays: replays.pop()),
+    ),
+    (
         "instrument-fit/slowdown-bounded",
         "STOP",
         "takes 5.900 times as long with events (graph 1.040",
@@ -271,6 +287,24 @@ def test_the_rules_of_identity_look_at_these_arms(rule: str, tmp_path: Path) -> 
     tree = root.good()
     IDENTITY[rule](tree)
     assert f"identity-exact/{rule}" in root.findings(root.judged(tree, tmp_path))
+
+
+def test_sparse_shares_are_listed_and_decide_nothing(tmp_path: Path) -> None:
+    analysis = root.judged(root.good(fitness=True), tmp_path / "with")
+    assert analysis.selected is not None
+    assert analysis.selected.category_percent is not None
+    assert analysis.sparse.keys() == {"0", "1"}
+    for kind, share in analysis.sparse["1"].items():
+        assert share.percent == pytest.approx(analysis.selected.category_percent[kind], abs=0.01)
+    without_it = root.judged(root.good(), tmp_path / "without")
+    assert (without_it.sparse, without_it.action) == ({}, analysis.action)
+
+
+def test_a_sparse_profile_that_nobody_asked_for_is_refused(tmp_path: Path) -> None:
+    tree = root.good()
+    tree[SPARSES[0]] = root.sparse(0)
+    seen = root.findings(root.judged(tree, tmp_path))
+    assert "expected none: the plan asks for no such arm" in seen["profile-complete/sparse-whole"][1]
 
 
 def test_the_trial_of_a_campaign_that_asks_for_none_is_refused(tmp_path: Path) -> None:

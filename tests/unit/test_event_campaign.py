@@ -34,7 +34,10 @@ def test_the_published_campaign_does_not_try_its_instrument_and_the_other_does()
     assert published.gates == fitness.gates == [1, 2]
     assert set(published.gate_clauses(2)) == set(fitness.gate_clauses(2)) == set(CLAUSES)
     plans = [plan_events(campaign, "cpu", CARDS, TARGET_CONFIG) for campaign in (published, fitness)]
-    assert [plan.arms for plan in plans] == [("q1", "graph-event"), ("q1", "graph-event", "graph-fitness")]
+    assert [plan.arms for plan in plans] == [
+        ("q1", "graph-event"),
+        ("q1", "graph-event", "graph-fitness", "graph-sparse"),
+    ]
     assert {plan.topology.order_sha256 for plan in plans} == {ORDER}
     assert (plans[0].fitness, plans[1].fitness and plans[1].fitness.slowdown_limit) == (None, 1.1)
     assert plans[0].completion_tokens == 272
@@ -61,6 +64,7 @@ def _changed(old: str, new: str) -> bytes:
         ("material_percent = 50.0", "material_percent = 0.0", "event_profile.material_percent"),
         ("material_percent = 50.0", "material_percent = 101.0", "event_profile.material_percent"),
         ("slowdown_limit = 1.10", "slowdown_limit = 1.0", "event_profile.fitness.slowdown_limit"),
+        ("sparse_replays = 30", "sparse_replays = 129", "event_profile.sparse_replays"),
         ("rounds = 9", "rounds = 2", "event_profile.fitness.rounds"),
         ("rounds = 9", "rounds = 9\nretries = 1", "event_profile.fitness.retries"),
         (
@@ -69,7 +73,7 @@ def _changed(old: str, new: str) -> bytes:
             "expected one of them: gate 2 is one thing",
         ),
     ],
-    ids=["nothing", "beyond", "no-slower", "few", "unknown", "two-kinds"],
+    ids=["nothing", "beyond", "no-slower", "many", "few", "unknown", "two-kinds"],
 )
 def test_what_cannot_be_one_is_refused(old: str, new: str, message: str) -> None:
     with pytest.raises(CampaignError, match=message):

@@ -11,28 +11,28 @@ import dataclasses
 from pathlib import Path
 
 from pytest_laguna.analysis.endpoint import analyse_endpoint
+from pytest_laguna.analysis.endpoint.campaign_rules import PHASE_1_LEGS
 from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.campaign import SIZE_LIMIT
 from pytest_laguna.endpoint import sockets
 from pytest_laguna.endpoint.leg import LegBounds, LegPlace, ServerSurvivedError, run_leg
 from pytest_laguna.endpoint.server import ServerFailedError
-from pytest_laguna.endpoint.suite import SUITES, read_suite
+from pytest_laguna.endpoint.suite import SUITES, read_answers, read_suite
 from pytest_laguna.engine.serving import ServedArm
 from pytest_laguna.engine_run import RUN_ERRORS, EngineRun, Models, write_failure
 from pytest_laguna.evidence import endpoint_reader as reader
-from pytest_laguna.evidence import files
+from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, planned_legs
 from pytest_laguna.evidence.engine_identity import ArmModels, ModelFiles
-from pytest_laguna.evidence.git import git
 from pytest_laguna.evidence.leg import LegName, LegRequest
+from pytest_laguna.evidence.schemas import AttemptStart, read_model
 from pytest_laguna.identity import models
 from pytest_laguna.identity.source import IdentityError
-from pytest_laguna.protocol import Protocol, plan_endpoint, read_protocol
+from pytest_laguna.protocol import Protocol, commit_of, parse_protocol, plan_endpoint, require_frozen
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 
-_PHASE_1_LEGS = 2
 _LEG_ERRORS = (*RUN_ERRORS, ServerFailedError, ServerSurvivedError)
 
 
@@ -99,32 +99,34 @@ def _take_protocol(engine: EngineRun, campaign_file: Path) -> Protocol:
         message = f"lanes.{engine.lane}.engine names no protocol; gate 3 needs one: see docs/campaign.md"
         raise NotProvenError(message)
     path = campaign_file.parent / named
-    _require_committed(path)
-    protocol = read_protocol(path)
-    sources = {reader.PROTOCOL: path, reader.SUITE: _beside_or_shipped(path, protocol.suite.file)}
+    if not path.is_file():
+        message = f"protocol {path}: there is none; write it when gate 2 has passed, and commit it"
+        raise NotProvenError(message)
+    content = files.read_bytes(path, limit=SIZE_LIMIT)
+    commit = commit_of(path, content)
+    require_frozen(content, engine.attempt.directory, read_model(engine.attempt.directory / root.ATTEMPT, AttemptStart))
+    protocol = parse_protocol(content, path.name)
+    files.write_new(engine.directory / reader.PROTOCOL, content)
+    engine.write(Path(reader.PROTOCOL_COMMIT), commit)
+    _keep_prompts(engine.directory, path, protocol)
+    return protocol
+
+
+def _keep_prompts(directory: Path, path: Path, protocol: Protocol) -> None:
+    """Keep the suite and, where the protocol has one, the teacher; each must be the pinned one."""
+    sources = {reader.SUITE: _beside_or_shipped(path, protocol.suite.file)}
     if protocol.teacher is not None:
         sources[reader.TEACHER] = _beside_or_shipped(path, protocol.teacher.file)
     for kept, source in sources.items():
-        files.write_new(engine.directory / kept, files.read_bytes(source, limit=SIZE_LIMIT))
-    read_suite(engine.directory / reader.SUITE, protocol.suite.pin)
-    return protocol
+        files.write_new(directory / kept, files.read_bytes(source, limit=SIZE_LIMIT))
+    suite = read_suite(directory / reader.SUITE, protocol.suite.pin)
+    if protocol.teacher is not None:
+        read_answers(directory / reader.TEACHER, suite, protocol.teacher.sha256)
 
 
 def _beside_or_shipped(protocol: Path, name: str) -> Path:
     beside = protocol.parent / name
     return beside if beside.exists() else SUITES / name
-
-
-def _require_committed(path: Path) -> None:
-    """A protocol that git does not hold as it lies there could be changed after the fact."""
-    if not path.is_file():
-        message = f"protocol {path}: there is none; write it when gate 2 has passed, and commit it"
-        raise NotProvenError(message)
-    committed = git(path.parent, "diff", "--exit-code", "--quiet", "HEAD", "--", path.name)
-    tracked = git(path.parent, "ls-files", "--error-unmatch", "--", path.name)
-    if any(answer is None or answer.returncode != 0 for answer in (committed, tracked)):
-        message = f"protocol {path}: not committed as it lies there; commit it before gate 3"
-        raise NotProvenError(message)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,22 +158,29 @@ class _Legs:
             if failed and not self._owes(block, leg):
                 continue
             failed = not self._completed(sequence, block, leg) or failed
-            if sequence == _PHASE_1_LEGS and not failed:
+            if sequence == PHASE_1_LEGS and not failed:
                 phase_1 = self.analyse()
                 self.engine.write(Path(reader.PHASE_1), phase_1)
                 if phase_1.phase_1 is not None and phase_1.phase_1.stops:
                     return
 
     def _owes(self, block: int, leg: LegName) -> bool:
-        """Whether a leg runs though another failed: A2 once its block's B2 has been started."""
-        started = {path.name.partition("-")[2] for path in (self.engine.directory / reader.LEGS).iterdir()}
-        return leg == "A2" and "B2" in started and block == self.plan.blocks
+        """Whether a leg runs though another failed: A2, once the server of its own block's B2 was to be started."""
+        order = planned_legs(self.engine.campaign.digest, self.plan.blocks)
+        candidate = reader.leg_name(order.index((block, "B2")) + 1, "B2")
+        return leg == "A2" and candidate in reader.started_legs(self.engine.directory)
 
     def analyse(self) -> EndpointAnalysis:
         """Judge the legs that exist."""
         evidence = reader.read_legs(self.engine.directory)
         teacher = reader.take_teacher(self.engine.directory, evidence.legs)
-        return analyse_endpoint(self.plan, evidence.legs, teacher=teacher, campaign=self.engine.campaign.digest)
+        return analyse_endpoint(
+            self.plan,
+            evidence.legs,
+            teacher=teacher,
+            campaign=self.engine.campaign.digest,
+            ended=evidence.ended,
+        )
 
     def _completed(self, sequence: int, block: int, leg: LegName) -> bool:
         """Run a leg; whether it left its record, or else the reason is written in its place."""
@@ -203,6 +212,7 @@ class _Legs:
             tensor_parallel_size=len(self.engine.held.cards),
             collective_breaks=diagnostic is not None and diagnostic.collective_breaks,
             max_model_tokens=self.protocol.server.max_model_tokens,
+            executor_backend=self.protocol.server.executor_backend,
         )
         return LegRequest(
             leg=leg,

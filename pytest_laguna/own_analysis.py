@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from pytest_laguna.analysis.diagnostic import clause_verdict, diagnose
 from pytest_laguna.analysis.endpoint import analyse_endpoint
+from pytest_laguna.analysis.endpoint.campaign_rules import PHASE_1_LEGS
 from pytest_laguna.analysis.endpoint.clauses import CLAUSES as ENDPOINT_CLAUSES
 from pytest_laguna.analysis.endpoint.clauses import judge_clauses
 from pytest_laguna.analysis.endpoint.identity import judge_identity
@@ -19,11 +20,14 @@ from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.analysis.process import judge_cleanliness
 from pytest_laguna.analysis.summary import diagnosis_figures, endpoint_figures
 from pytest_laguna.campaign import SIZE_LIMIT, Campaign, CampaignError, parse_campaign
+from pytest_laguna.endpoint.kept import require_kept
+from pytest_laguna.endpoint.suite import read_answers, read_suite
 from pytest_laguna.evidence import diagnostic_reader, event_analysis, event_reader, files, root
 from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence.diagnostic import DIRECTORY, NOTICE, Comparison, Diagnosis
 from pytest_laguna.evidence.diagnostic_evidence import present
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
+from pytest_laguna.evidence.endpoint_campaign import EndpointPlan
 from pytest_laguna.evidence.endpoint_reader import EndedLeg, EndpointEvidence
 from pytest_laguna.evidence.files import printable
 from pytest_laguna.evidence.idle import IdleRecord
@@ -31,7 +35,7 @@ from pytest_laguna.evidence.leased_cards import LeaseStart
 from pytest_laguna.evidence.machine import read_machine
 from pytest_laguna.evidence.schemas import AttemptStart, read_model
 from pytest_laguna.planning import plan_diagnostic, plan_events
-from pytest_laguna.protocol import parse_protocol, plan_endpoint
+from pytest_laguna.protocol import Protocol, parse_protocol, plan_endpoint, require_frozen
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict, worst
 
 
@@ -198,7 +202,7 @@ def clause_finding(diagnosis: Diagnosis | event_analysis.EventAnalysis, clause: 
 def derive_endpoint(attempted: Attempted) -> OwnAnalysis:
     """Judge the endpoint campaign's files; raises as ``own_analysis``."""
     place = attempted.directory / root.EVIDENCE / reader.DIRECTORY
-    protocol = parse_protocol(files.read_bytes(place / reader.PROTOCOL, limit=SIZE_LIMIT), reader.PROTOCOL)
+    protocol = _endpoint_protocol(attempted, place)
     plan, previous = reader.read_plan(place), attempted.start.previous
     expected = plan_endpoint(
         attempted.campaign,
@@ -210,9 +214,17 @@ def derive_endpoint(attempted: Attempted) -> OwnAnalysis:
     )
     if plan != expected:
         raise UnusableEvidenceError("plan.json: not what campaign, protocol, lease and configuration give")
+    suite = read_suite(place / reader.SUITE, plan.suite)
+    if protocol.teacher is not None:
+        read_answers(place / reader.TEACHER, suite, protocol.teacher.sha256)
     evidence = reader.read_legs(place)
+    for leg in evidence.legs:
+        require_kept(reader.leg_directory(place, leg.request.sequence, leg.request.leg), leg, suite)
+    _require_phase_1(place, plan, evidence, attempted.campaign.digest)
     teacher = reader.take_teacher(place, evidence.legs)
-    analysis = analyse_endpoint(plan, evidence.legs, teacher=teacher, campaign=attempted.campaign.digest)
+    analysis = analyse_endpoint(
+        plan, evidence.legs, teacher=teacher, campaign=attempted.campaign.digest, ended=evidence.ended
+    )
     ended = {leg: _ended(one) for leg, one in evidence.ended.items()}
     clauses: dict[str, Finding | None] = {
         "identity-exact": _endpoint_identity(attempted, place, evidence),
@@ -227,6 +239,32 @@ def derive_endpoint(attempted: Attempted) -> OwnAnalysis:
         text=_text([f"{analysis.label}: {analysis.disposition}"], clauses, _endpoint_lines(analysis)),
         figures=endpoint_figures(analysis),
     )
+
+
+def _endpoint_protocol(attempted: Attempted, place: Path) -> Protocol:
+    """The kept protocol: the committed one, and that of every earlier attempt of the campaign."""
+    content = files.read_bytes(place / reader.PROTOCOL, limit=SIZE_LIMIT)
+    if not read_model(place / reader.PROTOCOL_COMMIT, reader.ProtocolCommit).holds(content):
+        message = f"{reader.PROTOCOL}: not the bytes that {reader.PROTOCOL_COMMIT} names; expected the committed ones"
+        raise UnusableEvidenceError(message)
+    require_frozen(content, attempted.directory, attempted.start)
+    return parse_protocol(content, reader.PROTOCOL)
+
+
+def _require_phase_1(place: Path, plan: EndpointPlan, evidence: EndpointEvidence, campaign: str) -> None:
+    """Phase 1 was judged from the first two legs, and from nothing else."""
+    first = [leg for leg in evidence.legs if leg.request.sequence <= PHASE_1_LEGS]
+    path = place / reader.PHASE_1
+    if len(first) < PHASE_1_LEGS:
+        if path.exists():
+            message = f"{path.name}: there though {len(first)} of its {PHASE_1_LEGS} legs left a record; expected none"
+            raise UnusableEvidenceError(message)
+        return
+    judged = analyse_endpoint(plan, first, teacher=reader.take_teacher(place, first), campaign=campaign)
+    expected = files.canonical_json(judged.canonical())
+    if files.read_bytes(path, limit=len(expected) + 1) != expected:
+        message = f"{path.name}: does not follow from the first {PHASE_1_LEGS} legs; expected what was judged of them"
+        raise UnusableEvidenceError(message)
 
 
 def _ended(leg: EndedLeg) -> Finding:

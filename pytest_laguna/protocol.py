@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 
 import pydantic
 
-from pytest_laguna.analysis.topology import expected_topology
+from pytest_laguna.analysis.topology import expected_topology, target_layers
 from pytest_laguna.campaign import SIZE_LIMIT, Campaign, Name, Seconds, Sha256
-from pytest_laguna.evidence import files
+from pytest_laguna.evidence import endpoint_reader, files, root
 from pytest_laguna.evidence.endpoint_campaign import (
     EndpointPlan,
     EndpointThresholds,
@@ -24,8 +24,11 @@ from pytest_laguna.evidence.endpoint_campaign import (
     Selector,
     Topology,
 )
+from pytest_laguna.evidence.endpoint_reader import ProtocolCommit
+from pytest_laguna.evidence.git import git
 from pytest_laguna.evidence.leg import SuitePin
-from pytest_laguna.verdict import JSON, UnusableEvidenceError
+from pytest_laguna.evidence.schemas import AttemptStart
+from pytest_laguna.verdict import JSON, NotProvenError, UnusableEvidenceError
 
 _Count = Annotated[int, pydantic.Field(ge=1)]
 _File = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*\.json$")]
@@ -66,11 +69,13 @@ class ServerBounds(_Model):
         max_model_tokens: prompt and answer together, for the longest row.
         ready_seconds: from its start until it answers.
         row_seconds: one row.
+        executor_backend: vLLM's way of running several ranks; None for its own choice.
     """
 
     max_model_tokens: _Count
     ready_seconds: Seconds
     row_seconds: Seconds
+    executor_backend: Literal["mp", "ray"] | None = None
 
 
 class Protocol(_Model):
@@ -121,6 +126,56 @@ def read_protocol(path: Path) -> Protocol:
     return parse_protocol(files.read_bytes(path, limit=SIZE_LIMIT), path.name)
 
 
+def commit_of(path: Path, content: bytes) -> ProtocolCommit:
+    """Where git holds a protocol, byte by byte: what only looks committed could be changed after the fact.
+
+    Args:
+        path: the protocol's.
+        content: what was read there.
+
+    Raises:
+        NotProvenError: the checked out commit does not hold exactly that.
+    """
+    commit = _git_name(path, "HEAD^{commit}")
+    blob = None if commit is None else _git_name(path, f"{commit}:./{path.name}")
+    if commit is not None and blob is not None:
+        found = ProtocolCommit(commit=commit, blob=blob)
+        if found.holds(content):
+            return found
+    message = f"protocol {path}: not committed as it lies there; commit it before gate 3"
+    raise NotProvenError(message)
+
+
+def _git_name(path: Path, revision: str) -> str | None:
+    answer = git(path.parent, "--no-replace-objects", "rev-parse", "--verify", "--quiet", revision)
+    return None if answer is None or answer.returncode != 0 else answer.stdout.strip()
+
+
+def require_frozen(content: bytes, attempt: Path, start: AttemptStart) -> None:
+    """Refuse a protocol that an earlier attempt of the same campaign did not have, once that has started a server.
+
+    Args:
+        content: the protocol's.
+        attempt: the directory of the attempt that has it.
+        start: of that attempt.
+
+    Raises:
+        NotProvenError: an earlier attempt could have measured, and had another protocol.
+        UnusableEvidenceError: an earlier attempt's protocol cannot be read.
+    """
+    for earlier in start.earlier:
+        directory = root.attempt_directory(attempt.parent, earlier.attempt)
+        place = directory / root.EVIDENCE / endpoint_reader.DIRECTORY
+        if earlier.campaign not in {None, start.identity.campaign} or not endpoint_reader.started_legs(place):
+            continue
+        if files.read_bytes(place / endpoint_reader.PROTOCOL, limit=SIZE_LIMIT) != content:
+            message = (
+                f"protocol: not the one of attempt {directory.name}, which had started a server; expected the same in"
+                " every attempt of a campaign: commit that one again, or preregister another campaign"
+            )
+            raise NotProvenError(message)
+
+
 def plan_endpoint(  # noqa: PLR0913 - each is a fact of its own
     campaign: Campaign,
     lane: str,
@@ -162,7 +217,10 @@ def plan_endpoint(  # noqa: PLR0913 - each is a fact of its own
         suite=protocol.suite.pin,
         teacher_sha256=None if protocol.teacher is None else protocol.teacher.sha256,
         selector=Selector(flag=candidate.flag, control=candidate.control, treatment=candidate.treatment),
-        topology=Topology(ranks=ranks, graphs=topology.graphs, breaks=topology.breaks),
+        topology=Topology(
+            ranks=ranks, graphs=topology.graphs, breaks=topology.breaks, target_layers=target_layers(target_config)
+        ),
+        validator=candidate.validator,
         decides=engine.decides,
         null=protocol.null,
         thresholds=protocol.thresholds,

@@ -47,6 +47,7 @@ from pytest_laguna.verdict import UnusableEvidenceError
 REQUEST = "request.json"
 RECORD = "leg.json"
 END = "end.json"
+RANKS = "ranks"
 METRICS_BEFORE = "metrics-before-suite.prom"
 METRICS_AFTER = "metrics-after-suite.prom"
 
@@ -180,7 +181,7 @@ class _Leg:
         self._suite = suite
         self._nonce = secrets.token_hex(16)
         ranks = request.engine_arguments.get("tensor_parallel_size", 1)
-        self._ranks = Ranks(directory / "ranks", ranks if isinstance(ranks, int) else 1)
+        self._ranks = Ranks(directory / RANKS, ranks if isinstance(ranks, int) else 1)
 
     def run(self) -> tuple[_Served, LegEnd]:
         """Start the server, pass the suite, end the server, and write how it ended."""

@@ -9,6 +9,8 @@ from typing import Annotated, Literal, Self
 import pydantic
 
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.endpoint_campaign import Teacher
+from pytest_laguna.evidence.endpoint_reader import read_teacher
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
 from pytest_laguna.evidence.leg import SuitePin
 from pytest_laguna.evidence.schemas import Schema, Sha256
@@ -93,6 +95,34 @@ def read_suite(path: Path, pin: SuitePin) -> Suite:
             )
             raise UnusableEvidenceError(message)
     return suite
+
+
+def read_answers(path: Path, suite: Suite, sha256: Sha256) -> Teacher:
+    """Read the teacher that a protocol froze, which must answer the suite.
+
+    Args:
+        path: of its file.
+        suite: whose prompts it answers.
+        sha256: digest of its canonical form.
+
+    Raises:
+        UnusableEvidenceError: it cannot be read, is no teacher or another one, or answers other prompts.
+    """
+    teacher = read_teacher(path)
+    if teacher.digest != sha256:
+        message = f"{path.name}: digest {teacher.digest}; expected the protocol's {sha256}: a teacher is pinned"
+        raise UnusableEvidenceError(message)
+    if len(teacher.rows) != len(suite.prompts):
+        message = f"{path.name}: {len(teacher.rows)} rows; expected one for each of the suite's {len(suite.prompts)}"
+        raise UnusableEvidenceError(message)
+    for row, prompt in zip(teacher.rows, suite.prompts, strict=True):
+        if (row.prompt_id, row.prompt_sha256) != (prompt.id, prompt.sha256):
+            message = (
+                f"{path.name}: row {row.prompt_index} answers {row.prompt_id} ({row.prompt_sha256}); expected"
+                f" {prompt.id} ({prompt.sha256}): another suite's teacher"
+            )
+            raise UnusableEvidenceError(message)
+    return teacher
 
 
 def _read(path: Path) -> tuple[Suite, SuitePin]:

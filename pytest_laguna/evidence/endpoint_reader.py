@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where gate 3's evidence lies, and its reader.
 
-protocol.toml  suite.json  teacher.json  target-config.json  draft-config.json  identity.json
+protocol.toml  protocol-commit.json  suite.json  teacher.json  target-config.json  draft-config.json  identity.json
 plan.json  phase1-analysis.json  analysis.json  idle-<sequence>-{before,after}.json
 legs/<sequence>-<leg>/leg.json, and what else the leg leaves; in place of it failure.json: ``{"reason": <one line>}``
 """
@@ -9,35 +9,62 @@ legs/<sequence>-<leg>/leg.json, and what else the leg leaves; in place of it fai
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
+
+import pydantic
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Teacher, TeacherRow
+from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Teacher, TeacherRow, leg_name
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
-from pytest_laguna.evidence.leg import LegEnd, LegName, LegRecord
+from pytest_laguna.evidence.leg import LegEnd, LegName, LegRecord, LegRequest
 from pytest_laguna.evidence.schemas import Schema, parse_model, read_model
-from pytest_laguna.verdict import JSON, NotProvenError, UnusableEvidenceError
+from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 DIRECTORY = "endpoint"
 """Below the attempt's ``evidence``."""
 LEGS = "legs"
 PROTOCOL, SUITE, TEACHER, PLAN = "protocol.toml", "suite.json", "teacher.json", "plan.json"
+PROTOCOL_COMMIT = "protocol-commit.json"
 PHASE_1 = "phase1-analysis.json"
 TARGET_CONFIG = "target-config.json"
 
 Phase: TypeAlias = Literal["before", "after"]
 PHASES: tuple[Phase, ...] = ("before", "after")
 
+_SHA1_DIGITS = 40
+_GitName = Annotated[str, pydantic.Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
 _LEG_NAME = re.compile(r"[0-9]{2}-(A1|B1|B2|A2)")
 _SIZE_LIMIT = 64 * 1024 * 1024
 
 
 class _Failure(Schema):
     reason: str
+
+
+class ProtocolCommit(Schema):
+    """Where git holds the protocol.
+
+    Attributes:
+        commit: the one that was checked out.
+        blob: git's name of the protocol's bytes in it.
+    """
+
+    file_schema: Annotated[Literal["pytest-laguna-protocol-commit-v1"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-protocol-commit-v1"
+    )
+    commit: _GitName
+    blob: _GitName
+
+    def holds(self, content: bytes) -> bool:
+        """Whether the blob is made of these bytes; git names it by SHA-1, or SHA-256 where the repository says so."""
+        algorithm = "sha1" if len(self.blob) == _SHA1_DIGITS else "sha256"
+        named = hashlib.new(algorithm, b"blob %d\0" % len(content) + content, usedforsecurity=False)
+        return named.hexdigest() == self.blob
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,9 +98,9 @@ def leg_directory(directory: Path, sequence: int, leg: LegName) -> Path:
     return directory / LEGS / leg_name(sequence, leg)
 
 
-def leg_name(sequence: int, leg: LegName) -> str:
-    """The name of a leg's directory."""
-    return f"{sequence:02d}-{leg}"
+def started_legs(directory: Path) -> set[str]:
+    """The names of the legs whose server was to be started: from then on a leg can have been measured."""
+    return {path.parent.name for path in (directory / LEGS).glob("*/request.json")}
 
 
 def idle_file(directory: Path, sequence: int, phase: Phase) -> Path:
@@ -112,12 +139,25 @@ def read_legs(directory: Path) -> EndpointEvidence:
             raise UnusableEvidenceError(message)
         if record.exists():
             legs.append(read_model(record, LegRecord))
+            _require_named(place, legs[-1].request)
         else:
-            end = place / "end.json"
-            ended[place.name] = EndedLeg(
-                reason=read_model(failure, _Failure).reason, end=read_model(end, LegEnd) if end.exists() else None
-            )
+            ended[place.name] = _ended_leg(place, read_model(failure, _Failure).reason)
     return EndpointEvidence(legs, ended)
+
+
+def _ended_leg(place: Path, reason: str) -> EndedLeg:
+    request, end = place / "request.json", place / "end.json"
+    if request.exists():
+        _require_named(place, read_model(request, LegRequest))
+    return EndedLeg(reason=reason, end=read_model(end, LegEnd) if end.exists() else None)
+
+
+def _require_named(place: Path, request: LegRequest) -> None:
+    """A directory's name is the one that its leg's request gives."""
+    named = leg_name(request.sequence, request.leg)
+    if place.name != named:
+        message = f"{LEGS}/{place.name}: its leg is number {request.sequence}, {request.leg}; expected it in {named}"
+        raise UnusableEvidenceError(message)
 
 
 def read_plan(directory: Path) -> EndpointPlan:
@@ -130,24 +170,29 @@ def read_identity(directory: Path) -> DiagnosticIdentity:
     return read_model(directory / "identity.json", DiagnosticIdentity)
 
 
-def take_teacher(directory: Path, legs: Sequence[LegRecord]) -> Teacher:
-    """The canonical answers: the protocol's own, or those of the first leg where it has none.
+def take_teacher(directory: Path, legs: Sequence[LegRecord]) -> Teacher | None:
+    """The canonical answers: the protocol's own, or those of the first control that left a record.
+
+    A candidate's answers are what is judged, and never what it is judged by.
 
     Args:
         directory: the endpoint's.
         legs: that left a record, in the order of their numbers.
 
+    Returns:
+        None where there are neither.
+
     Raises:
-        NotProvenError: there are neither.
         UnusableEvidenceError: the file is not one.
     """
     if (directory / TEACHER).exists():
         return read_teacher(directory / TEACHER)
-    if not legs:
-        raise NotProvenError("the first leg would be the teacher, and it left no record")
-    first = legs[0].request
+    control = next((leg for leg in legs if leg.request.leg.startswith("A")), None)
+    if control is None:
+        return None
+    request = control.request
     return Teacher(
-        source_sha256=files.sha256_file(leg_directory(directory, first.sequence, first.leg) / "leg.json"),
+        source_sha256=files.sha256_file(leg_directory(directory, request.sequence, request.leg) / "leg.json"),
         rows=[
             TeacherRow(
                 prompt_index=row.index,
@@ -155,7 +200,7 @@ def take_teacher(directory: Path, legs: Sequence[LegRecord]) -> Teacher:
                 prompt_sha256=row.prompt_sha256,
                 token_ids=row.token_ids,
             )
-            for row in legs[0].rows
+            for row in control.rows
         ],
     )
 

@@ -25,6 +25,8 @@ def show(prove: Prove, crossover: Crossover, clause: str, statement: str, **obse
         for found in crossover.analysis.findings
         if found.rule in CLAUSES.get(clause, ())
     }
+    if clause in CLAUSES and not rules:
+        statement = f"not asked, and so not proven of these legs: {statement}"
     prove(f"{statement} ({crossover.analysis.label})", rules=rules, **observed)
 
 

@@ -128,7 +128,7 @@ class Exactness(Schema):
 
     Attributes:
         teacher: rows of all legs that equal the teacher's.
-        teacher_planned: 52 for four legs of 13 rows.
+        teacher_planned: 52 for four legs of 13 rows; 0 where the plan has no teacher.
         cross_leg: rows of all legs but the first that equal the first leg's.
         cross_leg_planned: 39 for four legs of 13 rows.
     """

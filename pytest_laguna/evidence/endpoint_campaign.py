@@ -170,7 +170,8 @@ class EndpointPlan(Schema):
 
     Attributes:
         suite: the prompts.
-        teacher_sha256: digest of the canonical form of the teacher; None where the teacher is made in the campaign.
+        teacher_sha256: digest of the canonical form of the teacher; None where the campaign has none: then rows are
+            compared with the first control's, and nothing is said of a teacher.
         selector: the treatment.
         topology: of the captures.
         validator: which implementation of the candidate's contract runs.
@@ -254,6 +255,11 @@ def block_orders(campaign: str, blocks: int) -> list[Order]:
     orders = [ABBA] * half + [BAAB] * (blocks - half)
     keys = [hashlib.sha256(f"{campaign}:{block}".encode("ascii")).hexdigest() for block in range(blocks)]
     return [order for _, order in sorted(zip(keys, orders, strict=True))]
+
+
+def leg_name(sequence: int, leg: LegName) -> str:
+    """The name of a leg's directory, from its number in the campaign and its own name."""
+    return f"{sequence:02d}-{leg}"
 
 
 def planned_legs(campaign: str, blocks: int) -> list[tuple[int, LegName]]:

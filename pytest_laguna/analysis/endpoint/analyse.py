@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from pytest_laguna.analysis.endpoint import promotion as promotions
 from pytest_laguna.analysis.endpoint.campaign_rules import CAMPAIGN_RULES, PHASE_1_LEGS, PROGRESS_RULES
@@ -55,7 +55,12 @@ RULES = frozenset({
 
 
 def analyse_endpoint(
-    plan: EndpointPlan, legs: Sequence[LegRecord], *, teacher: Teacher, campaign: str
+    plan: EndpointPlan,
+    legs: Sequence[LegRecord],
+    *,
+    teacher: Teacher | None,
+    campaign: str,
+    ended: Collection[str] = (),
 ) -> EndpointAnalysis:
     """Judge the legs that exist.
 
@@ -64,8 +69,9 @@ def analyse_endpoint(
     Args:
         plan: what the campaign froze.
         legs: in the order in which they ran.
-        teacher: the canonical q1 answers.
+        teacher: the canonical q1 answers; where the plan has none those of the first control, or None without one.
         campaign: the campaign's digest, from which the order of the legs follows.
+        ended: names of the directories of legs that left no record, as in ``03-B2``; their places stay theirs.
 
     Returns:
         Figures, findings, disposition, promotion and verdict; NOT_PROVEN as long as a leg is missing.
@@ -73,7 +79,7 @@ def analyse_endpoint(
     Raises:
         UnusableEvidenceError: a rank's proof of the candidate does not have its form.
     """
-    case = CampaignCase(plan, teacher, campaign, tuple(legs))
+    case = CampaignCase(plan, teacher, campaign, tuple(legs), frozenset(ended))
     judged = judge(case)
     phase_1 = _phase_1(case)
     several = _repetition(case, judged)
@@ -122,9 +128,10 @@ def _null_verdict(findings: Sequence[RuleFinding]) -> Verdict:
 
 def _phase_1(case: CampaignCase) -> PhaseOne | None:
     """What the rules say of the first adjacent pair, as if no other leg had run."""
-    if len(case.legs) < PHASE_1_LEGS:
+    legs = tuple(leg for leg in case.legs if leg.request.sequence <= PHASE_1_LEGS)
+    if len(legs) < PHASE_1_LEGS:
         return None
-    first = CampaignCase(case.plan, case.teacher, case.campaign, case.legs[:PHASE_1_LEGS])
+    first = CampaignCase(case.plan, case.teacher, case.campaign, legs)
     judged = judge(first)
     passed = not judged.against and len(judged.pairs) == 1
     return PhaseOne(passed=passed, stops=not passed and timing_decides(case.plan), reasons=judged.against)
@@ -207,9 +214,11 @@ def _reason(findings: Sequence[RuleFinding], verdict: Verdict, case: CampaignCas
 
 def _exactness(case: CampaignCase) -> Exactness:
     planned, later = case.plan.suite.prompts, case.legs[1:]
+    rows = [] if case.teacher is None else case.teacher.rows
+    compared = [] if case.plan.teacher_sha256 is None else case.legs
     return Exactness(
-        teacher=sum(_exact_rows(leg, case.teacher.rows) for leg in case.legs),
-        teacher_planned=planned * len(case.legs),
+        teacher=sum(_exact_rows(leg, rows) for leg in compared),
+        teacher_planned=planned * len(compared),
         cross_leg=sum(_exact_rows(leg, case.legs[0].rows) for leg in later),
         cross_leg_planned=planned * len(later),
     )

@@ -11,7 +11,7 @@ from pytest_laguna.analysis.arm_pair import ARM_LOCAL_VARIABLES
 from pytest_laguna.analysis.endpoint.case import CampaignCase, inexact_rows, leg_place
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.evidence.endpoint_analysis import PhaseOne
-from pytest_laguna.evidence.endpoint_campaign import planned_legs
+from pytest_laguna.evidence.endpoint_campaign import leg_name, planned_legs
 from pytest_laguna.evidence.idle import seconds_between
 from pytest_laguna.evidence.leg import LegRecord
 from pytest_laguna.evidence.rank_files import VARIABLE
@@ -27,7 +27,9 @@ PHASE_1_LEGS = 2
 def teacher_pinned(case: CampaignCase) -> Finding | None:
     """Rule ``teacher-pinned``: the teacher is the frozen one, and has a row for every prompt."""
     pin = case.plan.teacher_sha256
-    if pin is not None and case.teacher.digest != pin:
+    if case.teacher is None:
+        return Verdict.NOT_PROVEN, f"there is no teacher; expected {pin}"
+    if case.teacher.digest != pin:
         return Verdict.VOID, f"the teacher's digest is {case.teacher.digest}; expected {pin}"
     if len(case.teacher.rows) != case.plan.suite.prompts:
         return Verdict.VOID, f"the teacher has {len(case.teacher.rows)} rows; expected {case.plan.suite.prompts}"
@@ -35,15 +37,21 @@ def teacher_pinned(case: CampaignCase) -> Finding | None:
 
 
 def legs_as_planned(case: CampaignCase) -> Finding | None:
-    """Rule ``legs-as-planned``: each leg is the next of the frozen order; none is repeated, replaced or added."""
+    """Rule ``legs-as-planned``: each leg is the next of the frozen order; none is repeated, replaced or added.
+
+    A leg that ended without a record keeps its place: the one after it is still the next.
+    """
     planned = planned_legs(case.campaign, case.plan.blocks)
+    gone = {number for number, (_, leg) in enumerate(planned, start=1) if leg_name(number, leg) in case.ended}
+    coming = [number for number in range(1, len(planned) + 1) if number not in gone]
     for place, leg in enumerate(case.legs):
         seen = leg_place(leg.request.block, leg.request.leg)
-        if place >= len(planned):
-            return Verdict.FAIL, f"{seen} is leg {place + 1}; expected no more than {len(planned)}"
-        if (leg.request.block, leg.request.leg, leg.request.sequence) != (*planned[place], place + 1):
-            expected = leg_place(*planned[place])
-            return Verdict.FAIL, f"leg {place + 1} is {seen}, number {leg.request.sequence}; expected {expected}"
+        if place >= len(coming):
+            return Verdict.FAIL, f"{seen} is leg {place + 1} with a record; expected no more than {len(coming)}"
+        number = coming[place]
+        if (leg.request.block, leg.request.leg, leg.request.sequence) != (*planned[number - 1], number):
+            expected = leg_place(*planned[number - 1])
+            return Verdict.FAIL, f"leg {number} is {seen}, number {leg.request.sequence}; expected {expected}"
     return None
 
 

@@ -6,11 +6,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Teacher, TeacherRow
 from pytest_laguna.evidence.leg import LegName, LegRecord, RankState, SuiteRow
+from pytest_laguna.verdict import Verdict
 
 CAMPAIGN = "campaign"
+TEACHER_RULES = frozenset({"teacher-pinned", "teacher-exact"})
+NO_TEACHER: Finding = (Verdict.NOT_PROVEN, "no control left a record that the rows could be compared with")
 
 
 def leg_place(block: int, leg: LegName) -> str:
@@ -23,7 +27,7 @@ class LegCase:
     """One leg with what it is judged by."""
 
     plan: EndpointPlan
-    teacher: Teacher
+    teacher: Teacher | None
     leg: LegRecord
 
     @property
@@ -48,24 +52,40 @@ class LegCase:
         """What every rank said of itself, before the suite and after it."""
         return [*self.leg.ranks_captured, *self.leg.ranks_served]
 
-    def inexact_rows(self) -> dict[int, str]:
-        """Why a row is not exact, by its place in the suite; empty when all of the teacher's rows are exact."""
-        return inexact_rows(self.leg.rows, self.teacher.rows)
+    def inexact_rows(self) -> dict[int, str] | None:
+        """Why a row is not exact, by its place in the suite; empty when all of the teacher's rows are exact.
+
+        None without a teacher.
+        """
+        return None if self.teacher is None else inexact_rows(self.leg.rows, self.teacher.rows)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CampaignCase:
-    """All legs that exist, in the order in which they are given."""
+    """All legs that exist, in the order in which they are given.
+
+    Attributes:
+        plan: what the campaign froze.
+        teacher: the canonical answers, or the first control's where the plan has none; None where neither is there.
+        campaign: its digest.
+        legs: that left a record.
+        ended: the names of the directories of those that left none.
+    """
 
     plan: EndpointPlan
-    teacher: Teacher
+    teacher: Teacher | None
     campaign: str
     legs: tuple[LegRecord, ...]
+    ended: frozenset[str] = frozenset()
 
     @property
     def cases(self) -> list[LegCase]:
         """Each leg with what it is judged by."""
         return [LegCase(self.plan, self.teacher, leg) for leg in self.legs]
+
+    def asks(self, rule: str) -> bool:
+        """Whether a rule has something to compare with: without a frozen teacher none is asked about it."""
+        return rule not in TEACHER_RULES or self.plan.teacher_sha256 is not None
 
     def leg(self, block: int, name: LegName) -> LegRecord | None:
         """The first leg of that name in that block."""

@@ -44,8 +44,10 @@ def judge(case: CampaignCase) -> Judged:
     figures = {(taken.block, taken.leg): taken for leg in reversed(case.legs) if (taken := leg_figures(leg))}
     neighbours = list(_neighbours(case))
     pairs = [pair for control, candidate in neighbours if (pair := _pair_figures(figures, control, candidate))]
-    checked: list[Checked] = [(rule, leg.place, check(leg)) for leg in case.cases for rule, check in LEG_RULES.items()]
-    checked += [(rule, CAMPAIGN, check(case)) for rule, check in CAMPAIGN_RULES.items()]
+    checked: list[Checked] = [
+        (rule, leg.place, check(leg)) for leg in case.cases for rule, check in LEG_RULES.items() if case.asks(rule)
+    ]
+    checked += [(rule, CAMPAIGN, check(case)) for rule, check in CAMPAIGN_RULES.items() if case.asks(rule)]
     checked += [
         ("same-prompts", pair_place(candidate.request.block, candidate.request.leg), same_prompts(control, candidate))
         for control, candidate in neighbours

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Mapping
 
 from pytest_laguna.analysis.endpoint.candidate_rules import CANDIDATE_RULES
-from pytest_laguna.analysis.endpoint.case import LegCase
+from pytest_laguna.analysis.endpoint.case import NO_TEACHER, LegCase
 from pytest_laguna.analysis.endpoint.counter_rules import COUNTER_RULES
 from pytest_laguna.analysis.endpoint.fact_rules import FACT_RULES
 from pytest_laguna.analysis.endpoint.figures import has_rate, leg_figures
@@ -168,6 +168,8 @@ def cleanup_clean(case: LegCase) -> Finding | None:
 def teacher_exact(case: LegCase) -> Finding | None:
     """Rule ``teacher-exact``: every row equals the canonical q1 teacher's, token by token: 13 of 13."""
     inexact = case.inexact_rows()
+    if case.teacher is None or inexact is None:
+        return NO_TEACHER
     if inexact:
         place, reason = min(inexact.items())
         rows = len(case.teacher.rows)
@@ -181,6 +183,8 @@ def long_next(case: LegCase) -> Finding | None:
     if tokens != longest:
         return Verdict.FAIL, f"row 0 has {tokens} tokens; expected {longest}"
     inexact = case.inexact_rows()
+    if inexact is None:
+        return NO_TEACHER
     for place in (0, 1):
         if place in inexact:
             return Verdict.FAIL, f"row {place} {inexact[place]}"
@@ -194,6 +198,8 @@ def rollover(case: LegCase) -> Finding | None:
     if len(places) != 1:
         return Verdict.VOID, f"rows {places} have prompts of {bound} tokens or more; expected exactly one"
     inexact = case.inexact_rows()
+    if inexact is None:
+        return NO_TEACHER
     if places[0] in inexact:
         return Verdict.FAIL, f"row {places[0]} {inexact[places[0]]}"
     return None

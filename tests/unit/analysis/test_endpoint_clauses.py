@@ -86,6 +86,70 @@ def test_a_leg_without_a_record_is_void_and_named_where_it_is_missed() -> None:
     )
 
 
+@pytest.mark.parametrize("missing", [2, 3], ids=["B2", "A2"])
+def test_a_leg_without_a_record_keeps_its_place_and_the_campaign_stays_open(missing: int) -> None:
+    """Its control ran after it, as it must: no contract is broken, so that the gate may be attempted again."""
+    legs = lab.legs(lab.metadata_starts())
+    name = f"{missing + 1:02d}-{legs.pop(missing)['request']['leg']}"
+    told = lab.records(legs)
+    judged = analyse_endpoint(lab.plan(), told, teacher=lab.TEACHER, campaign=lab.CAMPAIGN, ended=[name])
+    found = judge_clauses(judged, {name: (Verdict.VOID, "row 3 broke off")})
+    assert found.keys() == {"legs-fresh", "legs-in-order", "promotion"}
+    assert not any(verdict.closes for verdict, _ in found.values())
+    assert found["legs-in-order"][1].startswith("campaign: ")
+
+
+@pytest.mark.parametrize("ended", [[], ["04-A2"], ["03-A2"]])
+def test_a_gap_that_no_ended_leg_explains_is_a_broken_order(ended: list[str]) -> None:
+    legs = lab.legs(lab.metadata_starts())
+    del legs[2]
+    told = lab.records(legs)
+    judged = analyse_endpoint(lab.plan(), told, teacher=lab.TEACHER, campaign=lab.CAMPAIGN, ended=ended)
+    assert judge_clauses(judged, {})["legs-in-order"] == (
+        Verdict.FAIL,
+        "campaign: legs-as-planned: leg 3 is block 1 A2, number 4; expected block 1 B2",
+    )
+
+
+def test_an_ended_leg_that_left_a_record_all_the_same_is_a_broken_order() -> None:
+    told = lab.records(lab.legs(lab.metadata_starts()))
+    judged = analyse_endpoint(lab.plan(), told, teacher=lab.TEACHER, campaign=lab.CAMPAIGN, ended=["04-A2"])
+    assert judge_clauses(judged, {})["legs-in-order"] == (
+        Verdict.FAIL,
+        "campaign: legs-as-planned: block 1 A2 is leg 4 with a record; expected no more than 3",
+    )
+
+
+def test_without_a_frozen_teacher_its_rules_are_not_asked_and_the_clause_is_not_held_against_the_legs() -> None:
+    """The first control is what rows are compared with; that it equals itself is nothing to be proven."""
+    legs = lab.records(lab.legs(lab.metadata_starts()))
+    plan = lab.plan(teacher_sha256=None)
+    judged = analyse_endpoint(plan, legs, teacher=lab.TEACHER, campaign=lab.CAMPAIGN)
+    assert {"teacher-exact", "teacher-pinned"} <= {*judged.not_asked}
+    assert (judged.exactness.teacher, judged.exactness.teacher_planned) == (0, 0)
+    assert (judge_clauses(judged, {}), judged.verdict) == ({}, Verdict.PASS)
+
+
+def test_where_no_control_left_a_record_there_is_no_teacher_and_what_needs_one_is_not_proven() -> None:
+    """A block that begins with a candidate: its answers are never what the control is held to."""
+    legs = lab.records(lab.legs(lab.metadata_starts()))[1:2]
+    plan = lab.plan(teacher_sha256=None)
+    found = judge_clauses(analyse_endpoint(plan, legs, teacher=None, campaign=lab.CAMPAIGN, ended=["01-A1"]), {})
+    expected = "no control left a record that the rows could be compared with"
+    for clause in ("long-next", "rollover"):
+        assert found[clause] == (Verdict.NOT_PROVEN, f"block 1 B1: {clause}: {expected}")
+    assert "teacher-exact" not in found
+
+
+def test_a_frozen_teacher_that_is_not_there_is_not_proven() -> None:
+    legs = lab.records(lab.legs(lab.metadata_starts()))
+    found = judge_clauses(analyse_endpoint(lab.plan(), legs, teacher=None, campaign=lab.CAMPAIGN), {})
+    assert found["teacher-exact"] == (
+        Verdict.NOT_PROVEN,
+        f"campaign: teacher-pinned: there is no teacher; expected {lab.TEACHER.digest}",
+    )
+
+
 def test_a_server_that_left_something_is_a_broken_contract_whatever_is_missing() -> None:
     ended: dict[str, Finding] = {"01-A1": (Verdict.FAIL, "nothing-left: left behind: pid 7")}
     assert judge_clauses(analysis([]), ended)["legs-fresh"] == (

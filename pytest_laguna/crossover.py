@@ -24,7 +24,7 @@ from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, planned_legs
+from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, leg_name, planned_legs
 from pytest_laguna.evidence.engine_identity import ArmModels, ModelFiles
 from pytest_laguna.evidence.leg import LegName, LegRequest
 from pytest_laguna.evidence.schemas import AttemptStart, read_model
@@ -167,7 +167,7 @@ class _Legs:
     def _owes(self, block: int, leg: LegName) -> bool:
         """Whether a leg runs though another failed: A2, once the server of its own block's B2 was to be started."""
         order = planned_legs(self.engine.campaign.digest, self.plan.blocks)
-        candidate = reader.leg_name(order.index((block, "B2")) + 1, "B2")
+        candidate = leg_name(order.index((block, "B2")) + 1, "B2")
         return leg == "A2" and candidate in reader.started_legs(self.engine.directory)
 
     def analyse(self) -> EndpointAnalysis:

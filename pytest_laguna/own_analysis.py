@@ -27,7 +27,7 @@ from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence.diagnostic import DIRECTORY, NOTICE, Comparison, Diagnosis
 from pytest_laguna.evidence.diagnostic_evidence import present
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan
+from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, leg_name
 from pytest_laguna.evidence.endpoint_reader import EndedLeg, EndpointEvidence
 from pytest_laguna.evidence.files import printable
 from pytest_laguna.evidence.idle import IdleRecord
@@ -283,7 +283,7 @@ def _endpoint_identity(attempted: Attempted, place: Path, evidence: EndpointEvid
         gate = attempted.directory.parent.with_name(f"gate{previous.gate}")
         path = root.attempt_directory(gate, previous.attempt) / root.EVIDENCE / DIRECTORY
         proven = reader.read_identity(path) if path.is_dir() else None
-    names = [reader.leg_name(leg.request.sequence, leg.request.leg) for leg in evidence.legs]
+    names = [leg_name(leg.request.sequence, leg.request.leg) for leg in evidence.legs]
     validator = attempted.campaign.candidate.validator
     return _against(judge_identity(reader.read_identity(place), [*names, *evidence.ended], proven, validator))
 

@@ -24,7 +24,7 @@ from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Repetition, planned_legs
+from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Repetition, leg_name, planned_legs
 from pytest_laguna.evidence.engine_identity import ModelFiles
 from pytest_laguna.evidence.git import git
 from pytest_laguna.evidence.idle import IdleRecord
@@ -40,7 +40,7 @@ CAMPAIGNS = Path(__file__).parents[2] / "campaigns"
 QUICK = CAMPAIGNS / "laguna-persistent-kv-views-quick-endpoint-cpu.toml"
 PROTOCOL = read_protocol(QUICK)
 TWO_BLOCKS = Repetition(blocks=2, margin_percent=0.5, confidence=0.95, sign_flip_level=0.25, effect_percent=1.0)
-ORDER = [reader.leg_name(place, leg) for place, (_, leg) in enumerate(planned_legs(lab.CAMPAIGN, 2), start=1)]
+ORDER = [leg_name(place, leg) for place, (_, leg) in enumerate(planned_legs(lab.CAMPAIGN, 2), start=1)]
 
 Fails = Mapping[str, Exception]
 
@@ -121,7 +121,7 @@ class Case:
         """Which legs' servers were started."""
         self.fails = fails or {}
         self.legs.carry_out()
-        return [reader.leg_name(request.sequence, request.leg) for request in self.requests]
+        return [leg_name(request.sequence, request.leg) for request in self.requests]
 
     @property
     def ended(self) -> Mapping[str, reader.EndedLeg]:

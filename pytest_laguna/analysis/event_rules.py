@@ -252,8 +252,7 @@ def possible_sums(profile: EventProfile) -> list[Mapping[SegmentKind, float]]:
     waited = waiting(profile)
     for bound in (waited.least, waited.most) if waited else ():
         work = [interval - idle for interval, idle in zip(profile.interval_ns, bound, strict=True)]
-        if any(work):
-            sums.append(category_sums(profile.kinds, work))
+        sums.append(category_sums(profile.kinds, work))
     return sums
 
 

@@ -56,13 +56,13 @@ def device(tree: root.Tree) -> None:
     """The same campaign on another lane, whose profiles tell of the host."""
     for path in list(tree):
         if isinstance(tree[path], dict) and tree[path].get("lane") == "cpu":
-            tree[path]["lane"] = "xpu"
+            tree[path]["lane"] = "cuda"
         if path.endswith("/record.json"):
-            tree[path]["request"]["lane"] = "xpu"
+            tree[path]["request"]["lane"] = "cuda"
     for path in PROFILES:
         profile = tree[path]
         profile |= {"clock": "device-event", "lead": root.lead(profile, 1_000)}
-        profile["stream"]["device_type"] = "xpu"
+        profile["stream"]["device_type"] = "cuda"
 
 
 def lead(**changes: Any) -> Change:
@@ -327,30 +327,26 @@ def test_an_unfit_instrument_withholds_its_shares(tmp_path: Path) -> None:
 
 
 def test_a_decision_that_turns_on_the_hosts_lead_is_withheld(tmp_path: Path) -> None:
-    """The host needs 400 us for each segment of graph: all of their time may be waiting."""
     tree = root.good()
     device(tree)
+    ahead = root.judged(tree, tmp_path / "ahead")
+    assert root.findings(ahead) == {}
+    assert ahead.selected is not None
+    assert ahead.selected.host is not None
+    assert sum(ahead.selected.host.waiting_most_ns.values()) <= 1_000
+    assert ahead.action == "replay_plan_submission_research_only"
     for path in PROFILES:
         profile = tree[path]
-        steps = [500_000 if kind == "graph" else 1_000 for kind in root.KINDS]
-        boundary = [sum(steps[:number]) for number in range(len(steps) + 1)]
-        profile["lead"] = {"boundary_ns": boundary, "synchronised_ns": max(boundary[-1], sum(profile["interval_ns"]))}
-    analysis = root.judged(tree, tmp_path)
-    assert analysis.selected is not None
-    assert analysis.selected.host is not None
-    assert analysis.selected.host.waiting_most_ns["graph"] > 0
-    lagging = tmp_path / "lagging"
-    for path in PROFILES:
-        profile = tree[path]
+        # The host comes to each boundary when the stream does: the stream may have waited all the time.
         stream = [sum(profile["interval_ns"][:number]) for number in range(len(root.KINDS) + 1)]
-        # The host comes to the end of each graph when the stream does: the stream may have waited all the time.
         profile["lead"] = {"boundary_ns": stream, "synchronised_ns": stream[-1]}
-    analysis = root.judged(tree, lagging)
-    assert analysis.selected is not None
-    assert analysis.selected.host is not None
-    assert analysis.selected.host.waiting_most_ns == {
-        kind: float(ns) for kind, ns in analysis.selected.category_ns.items()
-    }
+    behind = root.judged(tree, tmp_path / "behind")
+    assert root.findings(behind) == {}
+    assert behind.selected is not None
+    assert behind.selected.host is not None
+    assert behind.selected.host.waiting_most_ns == dict(behind.selected.category_ns)
+    assert behind.selected.host.smallest_lead_ns == 0
+    assert behind.action == "withheld_host_lead"
 
 
 def test_isolation_that_is_not_proven_is_absent(tmp_path: Path) -> None:

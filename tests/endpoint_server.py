@@ -196,6 +196,25 @@ class Program:
             time.sleep(3600)
 
 
+def candidate(*, active: bool) -> dict[str, Any]:
+    """What a rank with one layer says of the candidate."""
+    counters = {"builds": 1, "invalidations": 0, "forward_hits": 1, "update_hits": 1}
+    return {
+        **(counters if active else dict.fromkeys(counters, 0)),
+        "flag": active,
+        "model_runner": "Runner",
+        "lane": "cpu" if active else None,
+        "validator": "python" if active else None,
+        "backends": ["FLASH_ATTN"],
+        "implementations": ["laguna_kv.backend.LagunaFlashAttentionImpl" if active else "tests.Impl"],
+        "target_layers": ["layer"],
+        "draft_layers": [],
+        "target_layers_with_state": int(active),
+        "draft_layers_with_state": 0,
+        "layers": {"layer": counters} if active else {},
+    }
+
+
 def write_state(directory: Path, moment: str, flag: str) -> None:
     words = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     graph = {"graphs": 2, "breaks": 1, "kinds": {"graph": 2, "attention": 1}, "descriptor": "8 tokens"}
@@ -210,7 +229,7 @@ def write_state(directory: Path, moment: str, flag: str) -> None:
         "versions": {"vllm": "0"},
         "variables": {"FLAG": flag},
         "graphs": [{"model": "target", **graph, "order_sha256": order}],
-        "candidate": {"flag": flag == "1", "draft_layers": []},
+        "candidate": candidate(active=flag == "1"),
     }
     # Written whole under another name first, and canonical as far as these values go.
     part = directory / f"{moment}.part"

@@ -22,7 +22,7 @@ from pytest_laguna.endpoint import leg, sockets
 from pytest_laguna.endpoint.server import RunningServer, ServerFailedError, StartServer
 from pytest_laguna.endpoint.suite import pin_suite
 from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.leg import LegEnd, LegRecord, LegRequest
+from pytest_laguna.evidence.leg import LegEnd, LegName, LegRecord, LegRequest
 from pytest_laguna.evidence.process_record import FoundProcess, ProcessRecord, Reason
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.machine import descent
@@ -50,19 +50,22 @@ class Case:
         self.bounds = leg.LegBounds(deadline_seconds=60.0, ready_seconds=20.0, row_seconds=2.0)
         self.start: StartServer = self._start
         self._mode = mode
+        self.leg: LegName = "B1"
+        self.sequence = 2
 
     @property
     def request(self) -> LegRequest:
+        candidate = self.leg.startswith("B")
         return LegRequest(
-            leg="B1",
+            leg=self.leg,
             block=1,
-            sequence=2,
-            arm=Arm.GRAPH_CANDIDATE,
+            sequence=self.sequence,
+            arm=Arm.GRAPH_CANDIDATE if candidate else Arm.GRAPH_CONTROL,
             lane="cpu",
             model="tiny",
             suite=pin_suite(self.suite),
             engine_arguments={"tensor_parallel_size": 1},
-            variables={"FLAG": "1"},
+            variables={"FLAG": "1" if candidate else "0"},
         )
 
     @contextlib.contextmanager

@@ -19,6 +19,7 @@ import pytest
 
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.endpoint import leg, sockets, suite
+from pytest_laguna.endpoint.kept import require_kept
 from pytest_laguna.endpoint.server import RunningServer
 from pytest_laguna.engine import arms, launch, serving
 from pytest_laguna.evidence.arm_record import DRAFT_TOKENS, Arm
@@ -98,6 +99,7 @@ def test_a_leg_passes_the_suite_once_on_a_fresh_server_of_ours(pair: launch.Tiny
     asked, directory = request(pair, suite_file), tmp_path / "leg"
     record = leg.run_leg(asked, directory, place(suite_file))
     assert read_model(directory / "leg.json", LegRecord) == record
+    require_kept(directory, record, suite.read_suite(suite_file, asked.suite))
     assert record.request == asked
     check_rows(record)
     check_ranks(record)

@@ -27,6 +27,7 @@ from pytest_laguna.evidence.endpoint_campaign import (
     planned_legs,
 )
 from pytest_laguna.evidence.leg import LegRecord, SuitePin
+from pytest_laguna.evidence.server_command import server_argv
 
 DATA = Path(__file__).parent / "data"
 FLAG = "VLLM_XPU_LAGUNA_M8_PREBUILT_EXACT_ATTN_METADATA"
@@ -36,6 +37,13 @@ RANKS = 4
 LAYER = "model.layers.0.self_attn.attn"
 CONTROL_CYCLE_MS = 60.0
 LOCAL = ["tcp 127.0.0.1:8000 -> listening", "tcp 127.0.0.1:8000 -> 127.0.0.1:40000"]
+
+ENGINE_ARGUMENTS: dict[str, Any] = {
+    "max_model_len": 8192,
+    "enable_prefix_caching": False,
+    "tensor_parallel_size": RANKS,
+    "speculative_config": {"method": "dflash", "num_speculative_tokens": 7},
+}
 
 Leg = dict[str, Any]
 
@@ -187,7 +195,7 @@ def leg(name: str, block: int, sequence: int, start: Start, *, candidate: bool) 
             "lane": "xpu",
             "model": "laguna",
             "suite": SUITE.model_dump(),
-            "engine_arguments": {"max_model_len": 8192},
+            "engine_arguments": copy.deepcopy(ENGINE_ARGUMENTS),
             "variables": variables,
         },
         "started": _utc(sequence, 0),
@@ -220,7 +228,18 @@ def leg(name: str, block: int, sequence: int, start: Start, *, candidate: bool) 
             "schema": "pytest-laguna-leg-end-v1",
             "reason": "",
             "cleanup": {"original_status": 0, "stop_status": 0, "worker_status": 0, "idle_status": 0},
-            "process": None,
+            "process": {
+                "schema_name": "laguna-process-v1",
+                "reason": "stopped",
+                "wait_status": 0,
+                "last_signal": 2,
+                "wall_seconds": 200.0,
+                "peak_memory_bytes": None,
+                "leftovers": [],
+                "survivors": [],
+                "proven_empty": True,
+                "last_journal_line": None,
+            },
         },
     }
 
@@ -278,7 +297,7 @@ def _rows(start: Start, sequence: int) -> list[dict[str, Any]]:
 def _server(sequence: int, nonce: str) -> dict[str, Any]:
     listener = {"address": "127.0.0.1:8000", "inode": 900 + sequence, "holders": [1000 + sequence]}
     return {
-        "argv": ["vllm", "serve", "laguna"],
+        "argv": server_argv("/python", ENGINE_ARGUMENTS, ["laguna", nonce], 8000),
         "pid": 1000 + sequence,
         "start_ticks": 5000 + sequence,
         "nonce": nonce,
@@ -312,7 +331,15 @@ def _rank(rank: int, sequence: int, variables: dict[str, str], drafts: int) -> d
                 "breaks": 145,
                 "kinds": {"graph": 146, "attention": 48, "collective": 97},
                 "order_sha256": "e5b64443ef499d8bb8b138a94ad504effeaa6434a8884ae9f885aecf12d34e1b",
-            }
+            },
+            {
+                "model": "draft",
+                "descriptor": "tokens 8",
+                "graphs": 3,
+                "breaks": 2,
+                "kinds": {"graph": 3, "attention": 2},
+                "order_sha256": "63822d3ae9bb8a9dc6fd4d0524a9833b0a39b981e269b6996e2d8500802a629d",
+            },
         ],
         "candidate": {
             **(counters if candidate else dict.fromkeys(counters, 0)),
@@ -323,7 +350,7 @@ def _rank(rank: int, sequence: int, variables: dict[str, str], drafts: int) -> d
             "backends": [backend],
             "implementations": [implementation],
             "target_layers": [LAYER],
-            "draft_layers": [],
+            "draft_layers": ["model.layers.48.self_attn.attn"],
             "target_layers_with_state": 1 if candidate else 0,
             "draft_layers_with_state": 0,
             "layers": {LAYER: counters} if candidate else {},

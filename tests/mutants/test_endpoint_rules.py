@@ -14,6 +14,7 @@ from pytest_laguna.analysis.endpoint.analyse import NULL_RULES, RULES, TIMING_RU
 from pytest_laguna.evidence.arm_record import token_digest
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.evidence.endpoint_campaign import METADATA_20260725, EndpointPlan, Repetition
+from pytest_laguna.evidence.server_command import server_argv
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests import endpoint_legs as lab
 
@@ -122,6 +123,35 @@ def scale(**factors: float) -> Change:
     return lambda legs: legs.__setitem__(slice(None), lab.legs(lab.scaled(lab.metadata_starts(), **factors)))
 
 
+def told(name: str, value: Any) -> Change:
+    """All servers were told something else, and called with it."""
+
+    def change(legs: Legs) -> None:
+        for leg in legs:
+            arguments = leg["request"]["engine_arguments"] | {name: value}
+            leg["request"]["engine_arguments"] = arguments
+            leg["server"]["argv"] = server_argv("/python", arguments, leg["server"]["models"], 8000)
+
+    return change
+
+
+def port(leg: int, address: str) -> Change:
+    return both(put(leg, "server|listener_before|address", address), put(leg, "server|listener_after|address", address))
+
+
+def drop_draft(leg: int, moment: str, rank: int) -> Change:
+    return lambda legs: legs[leg][moment][rank]["graphs"].pop()
+
+
+def no_draft(legs: Legs) -> None:
+    for leg in legs:
+        for state in leg["ranks_captured"] + leg["ranks_served"]:
+            state["graphs"].pop()
+
+
+preempted = both(put(0, "counters_before|preemptions", 2), put(0, "counters_after|preemptions", 2))
+
+
 def as_captured(leg: int, rank: int) -> Change:
     """After the suite the candidate's counters stand where they stood before it."""
 
@@ -161,6 +191,25 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
     ),
     ("server-ours", "port moved", put(B1, "server|listener_after|inode", 1), V, "socket is 902 before and 1 after"),
     ("server-ours", "other answer", put(A1, "rows|7|model", "other"), V, "row 7 was answered by 'other'"),
+    ("server-ours", "other holder", put(B1, "server|listener_before|holders", [1]), V, "held by [1]; expected the s"),
+    (
+        "server-ours",
+        "later",
+        put(B1, "server|listener_after|holders", [1]),
+        V,
+        "is held by [1]; expected the server 10",
+    ),
+    ("server-called", "other program", put(B1, "server|argv", ["x"]), V, "called with None; expected '-P', as the req"),
+    (
+        "server-called",
+        "other option",
+        put(B1, "server|argv|10", "--x"),
+        V,
+        "called with '--x'; expected '--no-enable-p",
+    ),
+    ("server-called", "one more", lambda legs: legs[B1]["server"]["argv"].append("--x"), V, "'--x'; expected None"),
+    ("server-called", "port", port(B1, "127.0.0.1:8001"), V, "called with '--port=8000'; expected '--port=8001'"),
+    ("server-called", "host", port(B1, "0.0.0.0:8000"), V, "listens on 0.0.0.0:8000; expected a port of 127.0.0.1"),
     (
         "selector-observed",
         "unset",
@@ -213,6 +262,16 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
     ("captures-proven", "order", put(B1, "ranks_served|0|graphs|0|order_sha256", "0" * 64), F, "segment orders ['000"),
     ("captures-proven", "rank", put(A2, "ranks_captured|3|rank", 2), N, "ranks [0, 1, 2, 2] are recorded"),
     ("captures-proven", "moment", put(A2, "ranks_captured|0|moment", "served"), N, "captured: ranks"),
+    ("captures-proven", "told", told("tensor_parallel_size", 1), V, "told tensor_parallel_size 1; expected 4"),
+    (
+        "draft-captured",
+        "lost",
+        drop_draft(B1, "ranks_served", 2),
+        F,
+        "rank 2 (served): no graph of the draft was captu",
+    ),
+    ("draft-captured", "never", no_draft, F, "rank 0 (captured): no graph of the draft was captured; expect"),
+    ("draft-captured", "other", put(A1, "ranks_captured|1|graphs|1|graphs", 2), F, "rank 1 (captured): graphs of t"),
     ("one-at-a-time", "overlap", put(B1, "rows|3|sent_ns", 0), V, "row 3 was sent before row 2 had ended"),
     ("rows-complete", "usage", put(B1, "rows|2|usage|completion_tokens", 511), V, "row 2 has 512 tokens; expected the"),
     ("rows-complete", "short", shorten(B1, 10, 99), V, "row 10 has 99 tokens; expected 100 that take some time"),
@@ -329,11 +388,17 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
     ),
     ("prefix-cache-cold", "tier", put(B1, "counters_after|external_cache_hits", 64), V, "{'external_cache_hits': 64}"),
     ("prefix-cache-cold", "unknown", put(B1, "counters_after|prefix_cache_hits", None), N, "no prefix_cache_hits"),
+    ("no-preemption", "three", put(B1, "counters_after|preemptions", 3), V, "3 preemptions; expected none"),
+    ("no-preemption", "before", preempted, V, "2 preemptions; expected none"),
+    ("no-preemption", "unknown", put(B1, "counters_after|preemptions", None), N, "the server exposes no preemptions"),
+    ("no-retry", "begun twice", put(B1, "posted", 14), V, "14 requests were begun for 13 rows; expected one each"),
     ("no-retry", "absent", put(A1, "facts|no_retry", None), N, "nothing was observed, so it is not declared"),
     ("no-retry", "twice", put(A1, "rows|5|response_id", "chatcmpl-1-4"), V, "12 response ids in 13 rows"),
     ("no-warm-up", "absent", put(A1, "facts|no_warm_up", None), N, "nothing was observed"),
     ("no-warm-up", "generated", put(A1, "counters_before|generated_tokens", 1), V, "1 tokens were generated before"),
     ("fresh-service", "absent", put(B2, "facts|fresh_service", None), N, "nothing was observed"),
+    ("fresh-service", "older", put(B1, "server|start_ticks", 1), V, "began at tick 4002, the server started at 1 and"),
+    ("fresh-service", "older rank", put(B1, "ranks_captured|1|start_ticks", 5), V, "and its ranks at [5, 6020"),
     ("fresh-service", "restarted", put(B2, "ranks_served|3|pid", 4), V, "expected the same"),
     ("no-network", "absent", put(A1, "facts|no_network", None), N, "nothing was observed"),
     (
@@ -342,6 +407,13 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         put(A1, "sockets|4|foreign", ["tcp 10.0.0.2:1 -> 10.0.0.9:443"]),
         V,
         "10.0.0.9:443; expected none",
+    ),
+    (
+        "no-network",
+        "blind",
+        put(A1, "sockets|4|local", []),
+        N,
+        "the server's own socket was not seen; expected tcp 127",
     ),
     (
         "no-network",
@@ -359,12 +431,58 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         "does not hold: row 2 sends 3 messages",
     ),
     ("no-ngram", "absent", put(A1, "facts|no_ngram", None), N, "nothing was observed"),
+    ("no-ngram", "ngram", told("speculative_config", {"method": "ngram"}), V, "the speculative method is 'ngram'; exp"),
+    ("no-ngram", "no method", told("speculative_config", {}), V, "the speculative method is None; expected one with"),
+    ("no-ngram", "no layer", put(B1, "ranks_served|3|candidate|draft_layers", []), V, "rank 3 runs no layer of a dra"),
     ("no-response-reuse", "absent", put(A1, "facts|no_response_reuse", None), N, "nothing was observed"),
     ("no-prefix-reuse", "absent", put(A1, "facts|no_prefix_reuse", None), N, "nothing was observed"),
+    (
+        "no-prefix-reuse",
+        "told",
+        told("enable_prefix_caching", True),
+        V,
+        "told enable_prefix_caching True; expected Fal",
+    ),
     ("cleanup-clean", "worker", put(B2, "end|cleanup|worker_status", 1), F, "expected no process left and idle cards"),
     ("cleanup-clean", "idle", put(B2, "end|cleanup|idle_status", 1), F, "expected no process left and idle cards"),
     ("cleanup-clean", "stop", put(B2, "end|cleanup|stop_status", 1), V, "no reason; expected zeros"),
     ("cleanup-clean", "reason", put(B2, "end|reason", "row 3 broke off"), V, "row 3 broke off; expected zeros"),
+    (
+        "server-ended",
+        "no record",
+        put(B2, "end|process", None),
+        N,
+        "nothing is recorded of the server's end; expected",
+    ),
+    (
+        "server-ended",
+        "not empty",
+        put(B2, "end|process|proven_empty", False),
+        N,
+        "proven-empty: whether all of it has",
+    ),
+    (
+        "server-ended",
+        "killed",
+        put(B2, "end|process|wait_status", 9),
+        V,
+        "SIGKILL after 200.0 s; expected that it ended",
+    ),
+    ("server-ended", "by itself", put(B2, "end|process|reason", "exited"), V, "the server: exited, exit code 0 after"),
+    (
+        "server-ended",
+        "outlived",
+        put(B2, "end|process|last_signal", 9),
+        F,
+        "outlived it and had to be killed; expecte",
+    ),
+    (
+        "server-ended",
+        "left behind",
+        put(B2, "end|process|leftovers", [{"pid": 7, "command": "x", "start_ticks": 1}]),
+        F,
+        "nothing-left: left behind: pid 7",
+    ),
     ("cleanup-clean", "unseen", put(B2, "end|cleanup|idle_status", None), N, "nobody looked"),
     ("teacher-exact", "token", token(B2, 4, 300), F, "12 of 13 rows are the teacher's; row 4 has token"),
     ("teacher-exact", "length", shorten(B2, 4, 500), F, "row 4 has 500 tokens; expected 512"),

@@ -174,6 +174,7 @@ def _without(variables: Mapping[str, str], names: AbstractSet[str]) -> dict[str,
 def _settings(leg: LegRecord, flag: str) -> dict[str, object]:
     """What must be equal in every leg."""
     told = leg.request.model_dump(include={"lane", "model", "engine_arguments"})
+    told["interpreter"] = leg.server.argv[0]
     told["variables"] = _without(leg.request.variables, {flag})
     told["environments"] = [_without(state.variables, {flag, *LEG_LOCAL_VARIABLES}) for state in leg.ranks_captured]
     told["versions"] = [state.versions for state in leg.ranks_captured]

@@ -16,19 +16,20 @@ PROMOTION = "promotion"
 
 CLAUSES: Mapping[str, tuple[str, ...]] = {
     "legs-fresh": (
-        ENDED, "leg-named", "suite-passed", "server-ours", "servers-fresh", "one-at-a-time", "fresh-service",
-        "no-warm-up", "no-retry", "no-network", "rows-complete", "figures-taken", "cleanup-clean",
+        ENDED, "leg-named", "suite-passed", "server-ours", "server-called", "servers-fresh", "one-at-a-time",
+        "fresh-service", "no-warm-up", "no-retry", "no-network", "rows-complete", "figures-taken", "cleanup-clean",
+        "server-ended",
     ),
     "legs-in-order": ("legs-as-planned", "legs-in-order", "phase-1-stop", "a2-after-b2", "legs-complete"),
     "sole-treatment": (
         "sole-treatment", "selector-observed", "candidate-active", "views-built-once", "views-used", "candidate-ran",
     ),
-    "captures-proven": ("captures-proven",),
+    "captures-proven": ("captures-proven", "draft-captured"),
     "cache-cold": ("cached-zero", "prefix-cache-cold", "no-prefix-reuse"),
     "prompts-fresh": ("fresh-unique", "same-prompts", "no-history", "no-ngram", "no-response-reuse"),
     "counters-true": (
         "counters-present", "counters-start-zero", "counters-rise", "positions-contiguous", "decode-count",
-        "counters-add-up", "acceptance-possible",
+        "counters-add-up", "acceptance-possible", "no-preemption",
     ),
     "teacher-exact": ("teacher-pinned", "teacher-exact"),
     "cross-leg-exact": ("cross-leg-exact",),

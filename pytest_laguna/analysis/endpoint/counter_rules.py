@@ -111,6 +111,17 @@ def prefix_cache_cold(case: LegCase) -> Finding | None:
     return None
 
 
+def no_preemption(case: LegCase) -> Finding | None:
+    """Rule ``no-preemption``: no request was set aside and computed again, which would be timed with the row."""
+    change = counter_changes(case.leg.counters_before, case.leg.counters_after).get("preemptions")
+    if change is None:
+        return Verdict.NOT_PROVEN, "the server exposes no preemptions; expected the counter"
+    if change or case.leg.counters_before.preemptions:
+        seen = case.leg.counters_after.preemptions
+        return Verdict.VOID, f"{seen} preemptions; expected none of one request at a time: give the cache more memory"
+    return None
+
+
 COUNTER_RULES: Mapping[str, Callable[[LegCase], Finding | None]] = {
     "counters-present": counters_present,
     "counters-start-zero": counters_start_zero,
@@ -120,6 +131,7 @@ COUNTER_RULES: Mapping[str, Callable[[LegCase], Finding | None]] = {
     "counters-add-up": counters_add_up,
     "acceptance-possible": acceptance_possible,
     "prefix-cache-cold": prefix_cache_cold,
+    "no-preemption": no_preemption,
 }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pytest_laguna.analysis.endpoint.case import LegCase
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.evidence.leg import Fact
+from pytest_laguna.evidence.server_command import TEXT_DRAFTERS
 from pytest_laguna.verdict import Verdict
 
 
@@ -20,6 +21,8 @@ def no_retry(case: LegCase) -> Finding | None:
     if found is not None:
         return found
     rows = case.leg.rows
+    if case.leg.posted != len(rows):
+        return Verdict.VOID, f"{case.leg.posted} requests were begun for {len(rows)} rows; expected one each"
     for name, ids in (("request", [row.request_id for row in rows]), ("response", [row.response_id for row in rows])):
         if len(set(ids)) != len(ids):
             return Verdict.VOID, f"{len(set(ids))} {name} ids in {len(ids)} rows; expected each once"
@@ -40,6 +43,11 @@ def fresh_service(case: LegCase) -> Finding | None:
     found = _declared(case.leg.facts.fresh_service)
     if found is not None:
         return found
+    begun, server = case.leg.begun_ticks, case.leg.server.start_ticks
+    ranks = [state.start_ticks for state in case.states]
+    if not begun <= server <= min(ranks, default=server):
+        told = f"the leg began at tick {begun}, the server started at {server} and its ranks at {sorted({*ranks})}"
+        return Verdict.VOID, f"{told}; expected that order"
     moments = [
         sorted((state.rank, state.pid, state.start_ticks) for state in states)
         for states in (case.leg.ranks_captured, case.leg.ranks_served)
@@ -54,9 +62,13 @@ def no_network(case: LegCase) -> Finding | None:
     found = _declared(case.leg.facts.no_network)
     if found is not None:
         return found
+    listener = f"tcp {case.leg.server.listener_before.address} -> listening"
     for look in case.leg.sockets:
         if look.foreign:
             return Verdict.VOID, f"after {look.moment} there is a socket to elsewhere: {look.foreign[0]}; expected none"
+        if listener not in look.local:
+            told = f"after {look.moment} the server's own socket was not seen"
+            return Verdict.NOT_PROVEN, f"{told}; expected {listener}, or the look shows nothing"
     looked = {look.moment for look in case.leg.sockets}
     unseen = [row.prompt_id for row in case.leg.rows if row.prompt_id not in looked]
     if unseen:
@@ -70,8 +82,18 @@ def no_history(case: LegCase) -> Finding | None:
 
 
 def no_ngram(case: LegCase) -> Finding | None:
-    """Rule ``no-ngram``: no proposal came from the text itself."""
-    return _declared(case.leg.facts.no_ngram)
+    """Rule ``no-ngram``: no proposal came from the text itself: a draft model proposes, and every rank runs it."""
+    found = _declared(case.leg.facts.no_ngram)
+    config = case.leg.request.engine_arguments.get("speculative_config")
+    if found is not None or config is None:
+        return found
+    method = config.get("method") if isinstance(config, dict) else None
+    if not isinstance(method, str) or method in TEXT_DRAFTERS:
+        return Verdict.VOID, f"the speculative method is {method!r}; expected one with a draft model"
+    without = [state.rank for state in case.states if not state.candidate.get("draft_layers")]
+    if without:
+        return Verdict.VOID, f"rank {without[0]} runs no layer of a draft model; expected one"
+    return None
 
 
 def no_response_reuse(case: LegCase) -> Finding | None:
@@ -80,8 +102,12 @@ def no_response_reuse(case: LegCase) -> Finding | None:
 
 
 def no_prefix_reuse(case: LegCase) -> Finding | None:
-    """Rule ``no-prefix-reuse``: no prompt token came from an earlier row or a checkpoint."""
-    return _declared(case.leg.facts.no_prefix_reuse)
+    """Rule ``no-prefix-reuse``: no prompt token came from an earlier row or a checkpoint; the server keeps none."""
+    found = _declared(case.leg.facts.no_prefix_reuse)
+    told = case.leg.request.engine_arguments.get("enable_prefix_caching")
+    if found is None and told is not False:
+        return Verdict.VOID, f"the server was told enable_prefix_caching {told}; expected False"
+    return found
 
 
 FACT_RULES: Mapping[str, Callable[[LegCase], Finding | None]] = {

@@ -7,6 +7,7 @@ Source: the laboratory's endpoint protocol, and public reports of benchmarks tha
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Callable, Mapping
 
 from pytest_laguna.analysis.endpoint.candidate_rules import CANDIDATE_RULES
@@ -15,9 +16,12 @@ from pytest_laguna.analysis.endpoint.counter_rules import COUNTER_RULES
 from pytest_laguna.analysis.endpoint.fact_rules import FACT_RULES
 from pytest_laguna.analysis.endpoint.figures import has_rate, leg_figures
 from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.analysis.process import judge_cleanliness
+from pytest_laguna.evidence.arm_record import Arm, CapturedGraph
 from pytest_laguna.evidence.endpoint_campaign import RATE_TOKENS
 from pytest_laguna.evidence.leg import RankState
+from pytest_laguna.evidence.process_record import Reason
+from pytest_laguna.evidence.server_command import HOST, server_argv
 from pytest_laguna.verdict import Verdict
 
 
@@ -53,9 +57,26 @@ def server_ours(case: LegCase) -> Finding | None:
     before, after = server.listener_before, server.listener_after
     if (before.address, before.inode) != (after.address, after.inode):
         return Verdict.VOID, f"the port's socket is {before.inode} before and {after.inode} after; expected the same"
+    for listener in (before, after):
+        if server.pid not in listener.holders:
+            return Verdict.VOID, f"{listener.address} is held by {listener.holders}; expected the server {server.pid}"
     for row in case.leg.rows:
         if row.model not in expected:
             return Verdict.VOID, f"row {row.index} was answered by {row.model!r}; expected {sorted(expected)}"
+    return None
+
+
+def server_called(case: LegCase) -> Finding | None:
+    """Rule ``server-called``: the server was called with what the leg was told, under our two names, on that port."""
+    server, request = case.leg.server, case.leg.request
+    host, _, port = server.listener_before.address.rpartition(":")
+    if host != HOST or not port.isdecimal():
+        return Verdict.VOID, f"the server listens on {server.listener_before.address}; expected a port of {HOST}"
+    names = (request.model, server.nonce)
+    expected = server_argv(server.argv[0], request.engine_arguments, names, int(port))
+    for seen, wanted in itertools.zip_longest(server.argv, expected):
+        if seen != wanted:
+            return Verdict.VOID, f"the server was called with {seen!r}; expected {wanted!r}, as the request has it"
     return None
 
 
@@ -76,6 +97,9 @@ def captures_proven(case: LegCase) -> Finding | None:
     Upstream captures at start-up, so that no measured request pays for it; a loss of all graphs leaves tokens right.
     """
     topology = case.plan.topology
+    told = case.leg.request.engine_arguments.get("tensor_parallel_size", 1)
+    if told != topology.ranks:
+        return Verdict.VOID, f"the server was told tensor_parallel_size {told}; expected {topology.ranks}"
     orders = set()
     for moment, states in (("captured", case.leg.ranks_captured), ("served", case.leg.ranks_served)):
         ranks = [state.rank for state in states]
@@ -90,6 +114,22 @@ def captures_proven(case: LegCase) -> Finding | None:
             orders.add(targets[0].order_sha256)
     if len(orders) != 1:
         return Verdict.FAIL, f"segment orders {sorted(orders)}; expected one on every rank"
+    return None
+
+
+def draft_captured(case: LegCase) -> Finding | None:
+    """Rule ``draft-captured``: the draft's graphs are there, the same on every rank, before the suite and after it.
+
+    Their loss leaves tokens and the target's graphs right, and makes every cycle slower.
+    """
+    first: list[CapturedGraph] = []
+    for state in case.states:
+        seen = [graph for graph in state.graphs if graph.model == "draft"]
+        if not seen:
+            return Verdict.FAIL, f"{_state(state)}: no graph of the draft was captured; expected one"
+        first = first or seen
+        if seen != first:
+            return Verdict.FAIL, f"{_state(state)}: graphs of the draft are other ones than the first rank's"
     return None
 
 
@@ -165,6 +205,24 @@ def cleanup_clean(case: LegCase) -> Finding | None:
     return None
 
 
+def server_ended(case: LegCase) -> Finding | None:
+    """Rule ``server-ended``: by its supervisor's record the server ran until it was told to stop, and left nothing.
+
+    The statuses are a summary of this record, and a summary is not believed against it.
+    """
+    process = case.leg.end.process
+    if process is None:
+        return Verdict.NOT_PROVEN, "nothing is recorded of the server's end; expected the supervisor's record"
+    verdict, reason = judge_cleanliness(process)
+    if verdict is not Verdict.PASS:
+        return verdict, reason
+    if process.reason is not Reason.STOPPED or process.exit_code in {None, -signal.SIGKILL}:
+        return Verdict.VOID, f"the server: {process}; expected that it ended when it was told to, and was not killed"
+    if process.last_signal == signal.SIGKILL:
+        return Verdict.FAIL, "a process of the server outlived it and had to be killed; expected none"
+    return None
+
+
 def teacher_exact(case: LegCase) -> Finding | None:
     """Rule ``teacher-exact``: every row equals the canonical q1 teacher's, token by token: 13 of 13."""
     inexact = case.inexact_rows()
@@ -216,9 +274,11 @@ LEG_RULES: Mapping[str, Callable[[LegCase], Finding | None]] = {
     "leg-named": leg_named,
     "suite-passed": suite_passed,
     "server-ours": server_ours,
+    "server-called": server_called,
     "selector-observed": selector_observed,
     **CANDIDATE_RULES,
     "captures-proven": captures_proven,
+    "draft-captured": draft_captured,
     "one-at-a-time": one_at_a_time,
     "rows-complete": rows_complete,
     "fresh-unique": fresh_unique,
@@ -226,6 +286,7 @@ LEG_RULES: Mapping[str, Callable[[LegCase], Finding | None]] = {
     **COUNTER_RULES,
     **FACT_RULES,
     "cleanup-clean": cleanup_clean,
+    "server-ended": server_ended,
     "teacher-exact": teacher_exact,
     "long-next": long_next,
     "rollover": rollover,

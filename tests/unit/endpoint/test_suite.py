@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.endpoint.suite import SUITES, pin_suite, read_suite
+from pytest_laguna.endpoint.suite import SUITES, pin_suite, read_answers, read_suite
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.endpoint_campaign import Teacher, TeacherRow
 from pytest_laguna.verdict import UnusableEvidenceError
 
 
@@ -107,3 +108,48 @@ def test_the_suite_for_real_models_has_the_published_profile() -> None:
         "prose",
         "long prompt, diff output",
     ]
+
+
+def teacher_of(path: Path) -> Teacher:
+    suite = read_suite(path, pin_suite(path))
+    rows = [
+        TeacherRow(prompt_index=place, prompt_id=prompt.id, prompt_sha256=prompt.sha256, token_ids=[1, 2])
+        for place, prompt in enumerate(suite.prompts)
+    ]
+    return Teacher(source_sha256="0" * 64, rows=rows)
+
+
+def answers(directory: Path, teacher: Teacher, sha256: str | None = None) -> Teacher:
+    """Read a teacher of the suite in that directory."""
+    suite = directory / "suite.json"
+    (directory / "teacher.json").write_bytes(files.canonical_json(teacher.canonical()))
+    return read_answers(directory / "teacher.json", read_suite(suite, pin_suite(suite)), sha256 or teacher.digest)
+
+
+def test_a_teacher_answers_each_prompt_of_the_suite(tmp_path: Path) -> None:
+    teacher = teacher_of(write(tmp_path / "suite.json", content()))
+    assert answers(tmp_path, teacher) == teacher
+
+
+def test_another_teacher_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
+    teacher = teacher_of(write(tmp_path / "suite.json", content()))
+    with pytest.raises(
+        UnusableEvidenceError, match=r"teacher\.json: digest [0-9a-f]{64}; expected the protocol's 0{64}"
+    ):
+        answers(tmp_path, teacher, "0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "reason"),
+    [
+        ([], "2 rows; expected one for each of the suite's 1"),
+        ([{"id": "c", "kind": "k", "text": "Two"}], r"row 1 answers b \(.*\); expected c "),
+        ([{"id": "b", "kind": "k", "text": "Ten"}], r"row 1 answers b \(.*\); expected b .*: another suite's teacher"),
+    ],
+)
+def test_another_suites_teacher_is_refused(prompts: list[dict[str, Any]], reason: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "suite.json", content())
+    teacher = teacher_of(path)
+    write(path, content(prompts=[content()["prompts"][0], *prompts]))
+    with pytest.raises(UnusableEvidenceError, match=rf"teacher\.json: {reason}"):
+        answers(tmp_path, teacher)

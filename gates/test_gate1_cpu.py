@@ -690,6 +690,8 @@ def graph_arms(engine: EngineRun, campaign: Campaign) -> Pair:
         control, candidate = pool.map(engine.arm, (Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE))
     expected = Expected(
         flag=campaign.candidate.flag,
+        control=campaign.candidate.control,
+        treatment=campaign.candidate.treatment,
         validator=campaign.candidate.validator,
         completion_tokens=engine.rehearsal.completion_tokens,
         graphs=engine.rehearsal.graphs,

@@ -168,6 +168,19 @@ class Engine(_Model):
     identical: Annotated[list[tuple[Arm, Arm]], pydantic.Field(min_length=1)]
     protocol: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*\.toml$")] | None = None
 
+    @pydantic.field_validator("identical")
+    @classmethod
+    def _graph_pair(cls, pairs: list[tuple[Arm, Arm]]) -> list[tuple[Arm, Arm]]:
+        """The candidate's tokens must be the control's, whatever else a campaign requires."""
+        for first, second in pairs:
+            if first is second:
+                message = f"the pair of {first} with itself; expected two arms, since one is identical in any case"
+                raise ValueError(message)
+        if not any(set(pair) == {Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE} for pair in pairs):
+            message = f"expected the pair of {Arm.GRAPH_CONTROL} and {Arm.GRAPH_CANDIDATE} among them"
+            raise ValueError(message)
+        return pairs
+
     @pydantic.field_validator("identical", mode="before")
     @classmethod
     def _from_toml(cls, value: Any) -> Any:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_laguna.analysis.topology import expected_topology, target_layers
-from pytest_laguna.campaign import Campaign
+from pytest_laguna.campaign import Campaign, GeneratedPair, ModelFolders
 from pytest_laguna.evidence.arm_record import DRAFT_TOKENS
-from pytest_laguna.evidence.diagnostic import DiagnosticPlan
+from pytest_laguna.evidence.diagnostic import DiagnosticPlan, FolderModels, GeneratedModels
 from pytest_laguna.evidence.event_analysis import EventPlan, Fitness
 from pytest_laguna.evidence.idle import IdleRequirement
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
@@ -36,7 +36,11 @@ def plan_diagnostic(
     return DiagnosticPlan(
         lane=next(name for name in campaign.lanes if name == lane),
         cards=list(cards),
+        vllm=settings.vllm,
+        models=_models(settings.engine.model),
         flag=campaign.candidate.flag,
+        control=campaign.candidate.control,
+        treatment=campaign.candidate.treatment,
         validator=campaign.candidate.validator,
         completion_tokens=diagnostic.completion_tokens,
         collective_breaks=diagnostic.collective_breaks,
@@ -52,6 +56,13 @@ def plan_diagnostic(
         idle=IdleRequirement.model_validate(settings.idle.model_dump(include=set(IdleRequirement.model_fields))),
         host=settings.host,
     )
+
+
+def _models(model: GeneratedPair | ModelFolders) -> GeneratedModels | FolderModels:
+    """The campaign's pair in the form of a plan."""
+    if isinstance(model, GeneratedPair):
+        return GeneratedModels.model_validate(model.model_dump())
+    return FolderModels.model_validate(model.model_dump())
 
 
 def plan_events(campaign: Campaign, lane: str, cards: Sequence[str], target_config: Mapping[str, JSON]) -> EventPlan:

@@ -30,8 +30,9 @@ CARDS = ["cpu-slot-0", "cpu-slot-1"]
 FLAG = "VLLM_XPU_LAGUNA_M8_PERSISTENT_KV_CACHE_VIEWS"
 LAYERS = 48
 TARGET_CONFIG: dict[str, JSON] = {"architectures": ["LagunaForCausalLM"], "num_hidden_layers": LAYERS}
+DRAFT_CONFIG: dict[str, JSON] = {"architectures": ["LagunaForCausalLM"], "num_hidden_layers": 2}
 TOPOLOGY = expected_topology(TARGET_CONFIG, len(CARDS), collective_breaks=True)
-SAMPLES = 5
+SAMPLES, PUBLISHED_SAMPLES = 5, 31
 LEASE = "0" * 32
 DESCRIPTOR = "BatchDescriptor(num_tokens=8, num_reqs=None, uniform=False, has_lora=False, num_active_loras=0)"
 
@@ -48,15 +49,16 @@ def build(cards: list[str], samples: int) -> Tree:
     tree: Tree = {
         "plan.json": plan(cards, samples),
         "target-config.json": TARGET_CONFIG,
-        "draft-config.json": {"architectures": ["LagunaForCausalLM"], "num_hidden_layers": 2},
-        "identity.json": identity_rules._good()["identity"] | {"schema": "pytest-laguna-diagnostic-identity-v1"},
-        "idle-before.json": idle("before", cards),
-        "idle-after.json": idle("after", cards),
+        "draft-config.json": DRAFT_CONFIG,
+        "identity.json": identity(),
+        "idle-before.json": idle("before", cards, 0),
+        "idle-after.json": idle("after", cards, len(cards) + len(Arm) + 2),
     }
     for position, card in enumerate(cards):
-        tree |= _run(f"packets/{position}", packet(position, card), [card])
+        tree |= _run(f"packets/{position}", packet(position, card), [card], position + 1)
     for number, arm in enumerate(Arm):
-        tree |= _run(f"arms/{arm}", record_of(arm, number, len(cards), samples), cards)
+        record = record_of(arm, number, len(cards), samples)
+        tree |= _run(f"arms/{arm}", record, cards, len(cards) + number + 2)
     value: Tree = json.loads(json.dumps(tree))
     return value
 
@@ -108,15 +110,31 @@ def _digests() -> dict[str, str]:
     return {path: files.digest_of(_good()[path]) for path in paths}
 
 
+def published() -> Tree:
+    """A good diagnostic with the number of samples that was published."""
+    return _whole(PUBLISHED_SAMPLES)
+
+
 @functools.cache
 def _good() -> Tree:
-    tree = build(CARDS, SAMPLES)
+    return _whole(SAMPLES)
+
+
+def _whole(samples: int) -> Tree:
+    tree = build(CARDS, samples)
+    for arm in Arm:
+        for rank in range(len(CARDS)) if arm.graphs else []:
+            tree[f"arms/{arm}/profile/rank{rank}.json"] = profile(arm, rank, samples)
+    as_reported(tree)
+    return tree
+
+
+def as_reported(tree: Tree) -> None:
+    """Each rank says that it wrote the profile that is there."""
     for arm in Arm:
         for report in tree[f"arms/{arm}/record.json"]["ranks"] if arm.graphs else []:
-            value = profile(arm, report["rank"])
-            tree[f"arms/{arm}/profile/rank{report['rank']}.json"] = value
+            value = tree[f"arms/{arm}/profile/rank{report['rank']}.json"]
             report["profile"]["sha256"] = files.digest_of(value)
-    return tree
 
 
 def plan(cards: list[str] = CARDS, samples: int = SAMPLES) -> dict[str, Any]:
@@ -124,7 +142,11 @@ def plan(cards: list[str] = CARDS, samples: int = SAMPLES) -> dict[str, Any]:
         "schema": "pytest-laguna-diagnostic-plan-v1",
         "lane": "cpu",
         "cards": cards,
+        "vllm": "0.32.0",
+        "models": {"generated": "tiny-laguna", "layers": LAYERS, "width": 1, "prompt": "word-chain"},
         "flag": FLAG,
+        "control": "0",
+        "treatment": "1",
         "validator": "native",
         "completion_tokens": 272,
         "collective_breaks": True,
@@ -149,14 +171,26 @@ def plan(cards: list[str] = CARDS, samples: int = SAMPLES) -> dict[str, Any]:
     }
 
 
-def _run(place: str, record: dict[str, Any], cards: list[str]) -> Tree:
-    """The five files of a run."""
+def identity() -> dict[str, Any]:
+    """The good one, of models with these configuration files."""
+    value: dict[str, Any] = identity_rules._good()["identity"] | {"schema": "pytest-laguna-diagnostic-identity-v1"}
+    target, draft = value["models"]["folders"]
+    target["files"][0]["sha256"] = files.digest_of(TARGET_CONFIG)
+    config = target["files"][0] | {"sha256": files.digest_of(DRAFT_CONFIG)}
+    draft["files"].insert(0, config)
+    for around in value["models_around"].values():
+        around["before"]["looked_at"] = around["after"]["looked_at"] = 3
+    return value
+
+
+def _run(place: str, record: dict[str, Any], cards: list[str], minute: int) -> Tree:
+    """The five files of a run, which took place in one minute."""
     return {
         f"{place}/request.json": record["request"],
         f"{place}/record.json": record,
         f"{place}/process.json": process(),
-        f"{place}/idle.json": idle("after", cards),
-        f"{place}/host.json": host(),
+        f"{place}/idle.json": idle("after", cards, minute),
+        f"{place}/host.json": host(minute),
     }
 
 
@@ -166,7 +200,7 @@ def process() -> dict[str, Any]:
         "reason": "exited",
         "wait_status": 0,
         "last_signal": None,
-        "wall_seconds": 9.5,
+        "wall_seconds": 90.0,
         "peak_memory_bytes": 1 << 30,
         "leftovers": [],
         "survivors": [],
@@ -175,7 +209,7 @@ def process() -> dict[str, Any]:
     }
 
 
-def idle(phase: str, cards: list[str]) -> dict[str, Any]:
+def idle(phase: str, cards: list[str], minute: int = 0) -> dict[str, Any]:
     states = [
         {"identity": card, "ordinal": cards.index(card), "memory_used_bytes": 0, "utilisation_percent": None}
         | {"holders": []}
@@ -189,16 +223,21 @@ def idle(phase: str, cards: list[str]) -> dict[str, Any]:
         "cards": cards,
         "settling": [{"seconds": 0.0, "used_bytes": [0] * len(cards)}],
         "snapshots": [
-            {"utc": f"2026-07-26T21:43:{second}.000000+00:00", "cards": states, "observer": None, "workers": []}
+            {
+                "utc": f"2026-07-26T21:{minute:02}:{second}.000000+00:00",
+                "cards": states,
+                "observer": None,
+                "workers": [],
+            }
             for second in (45, 46)
         ],
     }
 
 
-def host() -> dict[str, Any]:
+def host(minute: int) -> dict[str, Any]:
     states = [
         {
-            "utc": f"2026-07-26T21:43:{second}.000000+00:00",
+            "utc": f"2026-07-26T21:{minute:02}:{second}.000000+00:00",
             "boot_id": "b0",
             "temperatures_celsius": {"zone": 60.0},
             "throttle_counts": {"cpu0": 4},
@@ -249,8 +288,10 @@ def record_of(arm: Arm, number: int, ranks: int, samples: int) -> dict[str, Any]
         "draft": "/models/draft" if arm.speculates else None,
     }
     record["acceptance"] = record["acceptance"] if arm.speculates else None
+    record["configuration"] = _configuration(arm, record["configuration"])
     record["generation_seconds"] = 21.0 - number
-    record["environment"] |= {"HOME": f"/attempt/{arm}/home", "LAGUNA_LEASE": LEASE}
+    local = {name: value.replace(str(source), str(arm)) for name, value in record["environment"].items()}
+    record["environment"] = local | {"LAGUNA_LEASE": LEASE} | _profiled(arm, samples)
     (only,) = record["ranks"]
     if not arm.speculates:
         only["candidate"]["draft_layers"] = []
@@ -268,6 +309,26 @@ def record_of(arm: Arm, number: int, ranks: int, samples: int) -> dict[str, Any]
         for rank in range(ranks)
     ]
     return copy.deepcopy(record)
+
+
+def _configuration(arm: Arm, configuration: dict[str, Any]) -> dict[str, Any]:
+    """What vLLM makes of an arm with no graphs, and of one with no draft; as measured."""
+    arguments, resolved = configuration["arguments"], configuration["resolved"]
+    if not arm.graphs:
+        arguments["compilation_config"] = {"mode": 0, "cudagraph_mode": "NONE"}
+        resolved |= {"cudagraph_mode": "NONE", "cudagraph_capture_sizes": []}
+    if not arm.speculates:
+        del arguments["speculative_config"]
+        resolved |= {"speculative_method": None, "speculative_tokens": 0, "num_gpu_blocks": 170}
+    return configuration
+
+
+def _profiled(arm: Arm, samples: int) -> dict[str, str]:
+    """The variables of an arm by its graphs."""
+    if not arm.graphs:
+        return {"VLLM_USE_BREAKABLE_CUDAGRAPH": "0"}
+    root = f"/attempt/{arm}/profile"
+    return {"LAGUNA_REPLAY_PROFILE_ROOT": root, "LAGUNA_REPLAY_PROFILE_SAMPLES": str(samples)}
 
 
 def graphs(captured: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import posixpath
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from pytest_laguna.analysis.parity import CANDIDATE, STOCK
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, CapturedGraph, Planted, RankReport
 from pytest_laguna.evidence.candidate_proof import CandidateProof
 from pytest_laguna.evidence.schemas import parse_model
@@ -22,7 +23,7 @@ Finding: TypeAlias = tuple[Verdict, str]
 ARM_LOCAL_VARIABLES = frozenset({"LAGUNA_LEASE", "VLLM_DIST_IDENT", "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME"})
 """The token of the lease, and the names that vLLM draws at random for a process."""
 
-CANDIDATE_CLASS = "laguna_kv.backend.LagunaFlashAttentionImpl"
+CANDIDATE_CLASS = CANDIDATE[1]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Expected:
 
     Attributes:
         flag: the environment variable that is the sole treatment.
+        control: its value in the control.
+        treatment: its value in the candidate.
         validator: which implementation of the contract runs.
         completion_tokens: of each arm's one generation.
         graphs: graph segments of the target's capture, per rank.
@@ -39,6 +42,8 @@ class Expected:
     """
 
     flag: str
+    control: str
+    treatment: str
     validator: str
     completion_tokens: int
     graphs: int
@@ -93,10 +98,12 @@ def sole_treatment(pair: Pair) -> Finding | None:
 
     What is drawn at random does not count, and directories are compared by their place below the arm's own.
     """
-    control, candidate = (_without_arm_local(arm.environment) for arm in pair.arms)
+    control, candidate = (without_arm_local(arm.environment) for arm in pair.arms)
     flags = (control.pop(pair.expected.flag, None), candidate.pop(pair.expected.flag, None))
-    if flags != ("0", "1"):
-        return Verdict.VOID, f"{pair.expected.flag} is {flags[0]!r} and {flags[1]!r}; expected '0' and '1'"
+    expected = (pair.expected.control, pair.expected.treatment)
+    if flags != expected:
+        told = f"{pair.expected.flag} is {flags[0]!r} and {flags[1]!r}"
+        return Verdict.VOID, f"{told}; expected {expected[0]!r} and {expected[1]!r}"
     return _differing("environment", control, candidate)
 
 
@@ -157,6 +164,26 @@ def topology_frozen(pair: Pair) -> Finding | None:
     return None
 
 
+def drafts_captured(pair: Pair) -> Finding | None:
+    """Rule ``drafts-captured``: the draft's graphs are there, and the same on every rank of both arms.
+
+    Their loss leaves the tokens right as well, and the draft's own speed is no part of what the target's replays show.
+    """
+    first: list[CapturedGraph] | None = None
+    for arm in pair.arms:
+        for report in arm.ranks:
+            where = f"{arm.request.arm} rank {report.rank}"
+            seen = [graph for graph in report.graphs if graph.model == "draft"]
+            if not seen:
+                return Verdict.FAIL, f"{where}: captured no graph of the draft; expected one"
+            first = first or seen
+            if seen != first:
+                told = f"captured {[_segments(graph) for graph in seen]} of the draft"
+                expected = f"{[_segments(graph) for graph in first]} in the same order, as the first rank"
+                return Verdict.FAIL, f"{where}: {told}; expected {expected}"
+    return None
+
+
 def drafts_accepted(pair: Pair) -> Finding | None:
     """Rule ``drafts-accepted``: more than one token a cycle is accepted, and both arms accept the same.
 
@@ -176,22 +203,25 @@ def drafts_accepted(pair: Pair) -> Finding | None:
 
 
 def control_is_stock(pair: Pair) -> Finding | None:
-    """Rule ``control-is-stock``: with the flag off no layer runs the candidate's class and there is no state."""
+    """Rule ``control-is-stock``: with the flag off every layer runs vLLM's own FlashAttention and there is no state."""
     for report in pair.control.ranks:
         proof = candidate_proof(report)
-        if proof.flag or proof.layers or CANDIDATE_CLASS in proof.implementations:
-            return Verdict.FAIL, f"rank {report.rank}: the control runs {proof.implementations}, flag {proof.flag}"
+        classes = [*proof.backends, *proof.implementations]
+        if proof.flag or proof.layers or classes != [*STOCK]:
+            told = f"the control runs {classes}, flag {proof.flag}, {len(proof.layers)} layers with counters"
+            return Verdict.FAIL, f"rank {report.rank}: {told}; expected {[*STOCK]}, flag False, 0 layers"
         if len(proof.target_layers) != pair.expected.target_layers:
             return Verdict.FAIL, f"rank {report.rank}: {len(proof.target_layers)} target layers in the control"
     return None
 
 
 def candidate_active(pair: Pair) -> Finding | None:
-    """Rule ``candidate-active``: every layer runs the candidate's class, on this lane, with the frozen validator."""
+    """Rule ``candidate-active``: every layer runs the candidate's classes, on this lane, with the frozen validator."""
     for report in pair.candidate.ranks:
         proof = candidate_proof(report)
-        seen = (proof.flag, proof.implementations, proof.lane, proof.validator)
-        expected = (True, [CANDIDATE_CLASS], pair.candidate.request.lane, pair.expected.validator)
+        classes = [*proof.backends, *proof.implementations]
+        seen = (proof.flag, classes, proof.lane, proof.validator)
+        expected = (True, [*CANDIDATE], pair.candidate.request.lane, pair.expected.validator)
         if seen != expected:
             return Verdict.FAIL, f"rank {report.rank}: flag, classes, lane, validator {seen}; expected {expected}"
         if sorted(proof.layers) != sorted(proof.target_layers) or len(proof.layers) != pair.expected.target_layers:
@@ -252,6 +282,7 @@ RULES: Mapping[str, Callable[[Pair], Finding | None]] = {
     "sole-treatment": sole_treatment,
     "whole-generation": whole_generation,
     "topology-frozen": topology_frozen,
+    "drafts-captured": drafts_captured,
     "control-is-stock": control_is_stock,
     "candidate-active": candidate_active,
     "views-built-once": views_built_once,
@@ -284,7 +315,8 @@ def candidate_proof(report: RankReport) -> CandidateProof:
     return parse_model(dict(report.candidate), CandidateProof, f"rank {report.rank} candidate proof")
 
 
-def _without_arm_local(environment: Mapping[str, str]) -> dict[str, str]:
+def without_arm_local(environment: Mapping[str, str]) -> dict[str, str]:
+    """An arm's environment without what is drawn at random, and with its directories by their place below its own."""
     return {
         name: _below(
             value, {"arm": posixpath.dirname(environment.get("HOME", "")), "short": environment.get("TMPDIR", "")}

@@ -10,9 +10,17 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 from pytest_laguna.analysis import arm_pair
-from pytest_laguna.analysis.diagnostic_case import SPECULATING_ARMS, Case, Rule, RuleFinding, reported
+from pytest_laguna.analysis.diagnostic_case import (
+    SPECULATING_ARMS,
+    Case,
+    Rule,
+    RuleFinding,
+    not_applicable,
+    reported,
+)
 from pytest_laguna.analysis.process import judge_process
 from pytest_laguna.evidence.arm_record import Acceptance, Arm, ArmRecord, Planted, RankProcess
+from pytest_laguna.evidence.diagnostic import FolderModels, GeneratedModels
 from pytest_laguna.evidence.diagnostic_evidence import Missing, present
 from pytest_laguna.verdict import NotProvenError, Verdict
 
@@ -79,6 +87,35 @@ def same_models_and_prompt(case: Case) -> RuleFinding:
     return None
 
 
+def vllm_planned(case: Case) -> RuleFinding:
+    """Rule ``vllm-planned``: every arm ran the vLLM version of the campaign; a build's own suffix does not count."""
+    for record in case.records():
+        seen = record.versions.get("vllm", "")
+        if public_version(seen) != case.plan.vllm:
+            return Verdict.VOID, f"{record.request.arm}: vLLM {seen or 'not recorded'}; expected {case.plan.vllm}"
+    return None
+
+
+def public_version(version: str) -> str:
+    """A version without what names its build, as 0.32.0 of 0.32.0+xpu."""
+    return version.partition("+")[0]
+
+
+def models_planned(case: Case) -> RuleFinding:
+    """Rule ``models-planned``: the arms loaded the campaign's pair and continued its prompt.
+
+    A pair that the project makes lies in another folder each time. It is known by its layers, of which the plan's graph
+    is derived, and its prompts are a part of the frozen harness.
+    """
+    planned, request = case.plan.models, case.record(Arm.EAGER).request
+    if isinstance(planned, GeneratedModels):
+        return not_applicable(f"{planned.generated} is made anew in each attempt")
+    for name in FolderModels.model_fields:
+        if getattr(request, name) != getattr(planned, name):
+            return Verdict.VOID, f"{name} {getattr(request, name)!r}; expected {getattr(planned, name)!r}"
+    return None
+
+
 def _prompt(record: ArmRecord) -> tuple[int, str]:
     return record.prompt_tokens, record.prompt_token_sha256
 
@@ -97,12 +134,35 @@ def own_processes(case: Case) -> RuleFinding:
 
 
 def in_order(case: Case) -> RuleFinding:
-    """Rule ``in-order``: the processes of each arm started after all of the arm before it."""
-    for earlier, later in itertools.pairwise(Arm):
-        last = max(report.process.start_ticks for report in case.record(earlier).ranks)
-        first = min(report.process.start_ticks for report in case.record(later).ranks)
-        if first <= last:
-            return Verdict.VOID, f"{later}: started at tick {first}, {earlier} at {last}; expected {', '.join(Arm)}"
+    """Rule ``in-order``: the processes of each arm started after all of the arm before it, and after all packets."""
+    started = [(str(arm), _started(case.record(arm))) for arm in Arm]
+    if packets := [*_packets_started(case)]:
+        started.insert(0, ("the last packet", packets))
+    for (earlier, before), (later, after) in itertools.pairwise(started):
+        if min(after) <= max(before):
+            told = f"started at tick {min(after)}, {earlier} at {max(before)}"
+            return Verdict.VOID, f"{later}: {told}; expected the packets, then {', '.join(Arm)}"
+    return None
+
+
+def _started(record: ArmRecord) -> list[int]:
+    return [report.process.start_ticks for report in record.ranks]
+
+
+def _packets_started(case: Case) -> Iterator[int]:
+    """Of each packet that left a record; that none is missing is another rule's."""
+    for run in case.evidence.packets.values():
+        if not isinstance(run.record, Missing):
+            yield run.record.process.start_ticks
+
+
+def within_process(case: Case) -> RuleFinding:
+    """Rule ``within-process``: start and generation of each arm took no longer than its process lived."""
+    for arm in Arm:
+        record, process = case.record(arm), present(case.evidence.arms[arm].process)
+        if record.start_seconds + record.generation_seconds > process.wall_seconds:
+            told = f"a start of {record.start_seconds} s and a generation of {record.generation_seconds} s"
+            return Verdict.VOID, f"{arm}: {told}; expected them within the {process.wall_seconds} s of its process"
     return None
 
 
@@ -143,6 +203,11 @@ def other_pairs(case: Case) -> RuleFinding:
         for first, second in others
     ]
     return reported("; ".join(told) or "every pair of arms is required to be identical")
+
+
+def all_identical(case: Case) -> bool:
+    """Whether all four arms gave the same tokens and the same text, required of them or not."""
+    return len({(record.token_sha256, record.text_sha256) for record in case.records()}) == 1
 
 
 def _difference(first: ArmRecord, second: ArmRecord) -> str | None:
@@ -240,8 +305,11 @@ ARMS_FRESH: Mapping[str, Rule] = {
     "ended-clean": ended_clean,
     "as-asked": as_asked,
     "same-models-and-prompt": same_models_and_prompt,
+    "models-planned": models_planned,
+    "vllm-planned": vllm_planned,
     "own-processes": own_processes,
     "in-order": in_order,
+    "within-process": within_process,
     "one-generation": one_generation,
 }
 

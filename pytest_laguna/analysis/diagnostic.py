@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from pytest_laguna.analysis.arms import ARMS_FRESH, CACHE_COLD, DRAFTS_BOUNDED, TOKENS_IDENTICAL
+from pytest_laguna.analysis.arms import ARMS_FRESH, CACHE_COLD, DRAFTS_BOUNDED, TOKENS_IDENTICAL, all_identical
 from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding
 from pytest_laguna.analysis.engine_identity import IDENTITY_RULES
 from pytest_laguna.analysis.findings import Finding, decisive
@@ -61,13 +61,14 @@ def diagnose(plan: DiagnosticPlan, evidence: DiagnosticEvidence) -> Diagnosis:
     timing = compare_arms(case)
     clauses["timing"] = {name: _judge(rule, case) for name, rule in timing_rules(timing).items()}
     exact = all(clause_verdict(clauses[clause])[0] is Verdict.PASS for clause in EXACTNESS)
+    as_published = exact and plan.has_published_shape and all_identical(case)
     return Diagnosis(
         plan_sha256=plan.sha256,
         decides=plan.decides,
         clauses={clause: clauses[clause] for clause in CLAUSES},
         timing=None if isinstance(timing, tuple) else dict(timing),
         distributions=distributions(case),
-        published=published_verdict(timing) if exact and not isinstance(timing, tuple) else None,
+        published=published_verdict(timing) if as_published and not isinstance(timing, tuple) else None,
     )
 
 
@@ -94,9 +95,9 @@ def _judge(rule: Rule, case: Case) -> RuleResult:
     try:
         finding = rule(case)
     except NotProvenError as error:
-        return RuleResult(verdict=Verdict.NOT_PROVEN, reason=str(error))
+        finding = Verdict.NOT_PROVEN, str(error)
     except UnusableEvidenceError as error:
-        return RuleResult(verdict=Verdict.VOID, reason=str(error))
+        finding = Verdict.VOID, str(error)
     if finding is None:
         return RuleResult(verdict=Verdict.PASS, reason="")
     return RuleResult(verdict=finding[0], reason=finding[1])

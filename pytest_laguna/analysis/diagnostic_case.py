@@ -74,6 +74,8 @@ class Case:
         """What those rules expect."""
         return Expected(
             flag=self.plan.flag,
+            control=self.plan.control,
+            treatment=self.plan.treatment,
             validator=self.plan.validator,
             completion_tokens=self.plan.completion_tokens,
             graphs=self.plan.topology.graphs,

@@ -10,6 +10,7 @@ from pytest_laguna.analysis import parity
 from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding, not_applicable
 from pytest_laguna.analysis.findings import gravest
 from pytest_laguna.analysis.process import judge_process
+from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.diagnostic_evidence import Missing, present
 from pytest_laguna.verdict import Verdict
 
@@ -46,6 +47,23 @@ def packets_as_asked(case: Case) -> RuleFinding:
     return None
 
 
+def packets_same_engine(case: Case) -> RuleFinding:
+    """Rule ``packets-same-engine``: each packet ran the arms' vLLM, torch and Python, under the arms' models."""
+    arm = case.record(Arm.EAGER)
+    for position in range(case.plan.ranks):
+        record = case.packet(position)
+        for name, seen in record.versions.items():
+            if seen != arm.versions.get(name):
+                return Verdict.VOID, f"packets/{position}: {name} {seen}; expected {arm.versions.get(name)} of the arms"
+        if "vllm" not in record.versions:
+            return Verdict.NOT_PROVEN, f"packets/{position}: its vLLM is not recorded"
+        models = (record.request.target, record.request.draft)
+        if models != (arm.request.target, arm.request.draft):
+            told = f"models {models}; expected {(arm.request.target, arm.request.draft)} of the arms"
+            return Verdict.VOID, f"packets/{position}: {told}"
+    return None
+
+
 def packets_own_processes(case: Case) -> RuleFinding:
     """Rule ``packets-own-processes``: each packet ran in a process that neither an arm nor another packet shared."""
     arms = {arm: run.record for arm, run in case.evidence.arms.items() if not isinstance(run.record, Missing)}
@@ -74,6 +92,7 @@ PARITY_PACKETS: Mapping[str, Rule] = {
     "one-a-card": one_a_card,
     "packets-ended-clean": packets_ended_clean,
     "packets-as-asked": packets_as_asked,
+    "packets-same-engine": packets_same_engine,
     "packets-own-processes": packets_own_processes,
     **{name: functools.partial(_packet_rule, name=name) for name in parity.RULES},
 }

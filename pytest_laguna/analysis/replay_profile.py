@@ -65,12 +65,14 @@ class RankFacts:
         sha256: of its bytes.
         header: as recorded.
         samples: how many it holds.
+        whole_ns: what its replays took together.
     """
 
     name: str
     sha256: str
     header: ProfileHeader
     samples: int
+    whole_ns: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,11 +121,12 @@ class _Reduction:
     def add(self, name: str, profile: RankProfile) -> None:
         """Take in one file; what came before an unusable sample stays, and is of no use without the rest."""
         replays = _replays(profile)
-        number = -1
+        number, whole = -1, 0
         for number, replay in enumerate(replays):
             self._check(replay, f"rank {profile.header.rank} sample {number}")
             self._raise_maxima(replay, number)
-        self._ranks.append(RankFacts(name, profile.sha256, profile.header, number + 1))
+            whole += replay.sample.whole_ns
+        self._ranks.append(RankFacts(name, profile.sha256, profile.header, number + 1, whole))
 
     def result(self, unusable: str | None) -> ArmProfile:
         complaints = {name: self._complaints[name] for name in self._checks if name in self._complaints}

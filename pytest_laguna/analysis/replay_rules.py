@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping
 from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case, Rule, RuleFinding
 from pytest_laguna.analysis.replay_checks import CONTAINMENT, PREPARATION
 from pytest_laguna.analysis.replay_profile import ArmProfile, RankFacts
-from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.evidence.arm_record import Arm, ArmRecord
 from pytest_laguna.evidence.diagnostic_evidence import DiagnosticEvidence
 from pytest_laguna.evidence.replay_profile import order_sha256
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
+
+NANOSECONDS = 1_000_000_000
 
 
 def files_whole(case: Case) -> RuleFinding:
@@ -63,9 +65,10 @@ def ranks_named(case: Case) -> RuleFinding:
     """Rule ``ranks-named``: each file says the rank of its name, and how many there are."""
     for arm, facts in _facts(case):
         seen = (f"rank{facts.header.rank}.json", facts.header.world_size)
-        expected = (facts.name, case.plan.ranks)
-        if seen != expected:
-            return Verdict.VOID, f"{arm}: {facts.name} is of {seen[0]} of {seen[1]} ranks; expected {expected[1]}"
+        if seen != (facts.name, case.plan.ranks):
+            told = f"says rank {facts.header.rank} of {facts.header.world_size}"
+            expected = f"{facts.name.removesuffix('.json').replace('rank', 'rank ')} of {case.plan.ranks}"
+            return Verdict.VOID, f"{arm}: {facts.name} {told}; expected {expected}"
     return None
 
 
@@ -115,6 +118,21 @@ def segments_planned(case: Case) -> RuleFinding:
     return None
 
 
+def within_generation(case: Case) -> RuleFinding:
+    """Rule ``within-generation``: the replays of each rank took no longer together than the arm's one generation."""
+    for arm, facts in _facts(case):
+        generation = generation_ns(case.record(arm))
+        if facts.whole_ns > generation:
+            told = f"replays of {facts.whole_ns} ns in all"
+            return Verdict.VOID, f"{arm} rank {facts.header.rank}: {told}; expected them within {generation} ns"
+    return None
+
+
+def generation_ns(record: ArmRecord) -> int:
+    """Wall time of the one generation, recorded in seconds, to the nearest nanosecond."""
+    return round(record.generation_seconds * NANOSECONDS)
+
+
 def _facts(case: Case) -> Iterator[tuple[Arm, RankFacts]]:
     return ((arm, facts) for arm in GRAPH_ARMS for facts in _profile(case, arm).ranks)
 
@@ -153,6 +171,7 @@ REPLAY_SAMPLES: Mapping[str, Rule] = {
     "one-batch": one_batch,
     "segments-planned": segments_planned,
     **{name: functools.partial(_checked, name=name, verdict=Verdict.VOID) for name in CONTAINMENT},
+    "within-generation": within_generation,
 }
 
 VIEW_PREPARATIONS: Mapping[str, Rule] = {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.evidence.arm_record import ArmRecord
 from pytest_laguna.evidence.diagnostic_evidence import Missing, RunEvidence, present
 from pytest_laguna.evidence.host import HostAudit, HostLimits
-from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement
+from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, seconds_between
 from pytest_laguna.evidence.parity import PacketRecord
 from pytest_laguna.evidence.schemas import Schema
 from pytest_laguna.verdict import Verdict
@@ -116,6 +117,36 @@ def one_lease(case: Surrounded) -> RuleFinding:
     return None
 
 
+def looks_in_order(case: Case) -> RuleFinding:
+    """Rule ``looks-in-order``: looks at the cards and states of the host were taken in the order of what ran.
+
+    So none of them is another's copy, and none is from before or after its run.
+    """
+    moments = [*_moments(case)]
+    if not moments:
+        return Verdict.NOT_PROVEN, "no look at the cards and no state of the host is recorded"
+    for (earlier, before), (later, after) in itertools.pairwise(moments):
+        if seconds_between(before, after) <= 0:
+            return Verdict.VOID, f"{later} is of {after}; expected it after {earlier}, which is of {before}"
+    return None
+
+
+def _moments(case: Case) -> Iterator[tuple[str, str]]:
+    """Every look and every state of the host that is there, in the order in which they are taken, with its time."""
+    yield from _looks("idle-before.json", case.evidence.idle_before)
+    for place, run in case.evidence.runs():
+        if not isinstance(run.host, Missing):
+            yield f"{place}/host.json, before", run.host.before.utc
+            yield f"{place}/host.json, after", run.host.after.utc
+        yield from _looks(f"{place}/idle.json", run.idle)
+    yield from _looks("idle-after.json", case.evidence.idle_after)
+
+
+def _looks(where: str, piece: IdleRecord | Missing) -> Iterator[tuple[str, str]]:
+    if not isinstance(piece, Missing):
+        yield from ((f"{where}, look {number}", look.utc) for number, look in enumerate(piece.snapshots))
+
+
 def judge_look(
     case: Surrounded, where: str, piece: IdleRecord | Missing, phase: str, cards: Sequence[str]
 ) -> tuple[Verdict, str] | None:
@@ -167,6 +198,7 @@ CARDS_IDLE: Mapping[str, Rule] = {
     "after-arms": after_arms,
     "after-last": after_last,
     "one-lease": one_lease,
+    "looks-in-order": looks_in_order,
 }
 
 HOST_WITHIN_LIMITS: Mapping[str, Rule] = {name: functools.partial(judge_host, name=name) for name in HOST_RULES}

@@ -16,9 +16,9 @@ from typing import Literal, TypeAlias
 from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case, Rule, RuleFinding, reported
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.order_statistics import compare_percentile
-from pytest_laguna.analysis.replay_rules import REPLAY_SAMPLES, VIEW_PREPARATIONS
+from pytest_laguna.analysis.replay_rules import REPLAY_SAMPLES, VIEW_PREPARATIONS, generation_ns
 from pytest_laguna.analysis.statistics import linear_percentile
-from pytest_laguna.evidence.arm_record import Arm, ArmRecord
+from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.diagnostic import Comparison, Distribution
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 
@@ -27,7 +27,6 @@ Timing: TypeAlias = "Mapping[str, Comparison] | Finding"
 
 CONFIDENCE = 0.95
 MEDIAN, P10, P90 = 0.5, 0.1, 0.9
-NANOSECONDS = 1_000_000_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,11 +100,6 @@ def _samples(case: Case, arm: Arm) -> dict[str, Sequence[float]]:
         name: [generation_ns(case.record(arm))] if gate.quantity is None else maxima[gate.quantity]
         for name, gate in GATES.items()
     }
-
-
-def generation_ns(record: ArmRecord) -> int:
-    """Wall time of the one generation, recorded in seconds, to the nearest nanosecond."""
-    return round(record.generation_seconds * NANOSECONDS)
 
 
 def distributions(case: Case) -> dict[str, dict[str, Distribution]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pytest_laguna.analysis import arm_pair
 from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case, Rule, RuleFinding
 from pytest_laguna.evidence.arm_record import Arm, CapturedGraph
-from pytest_laguna.evidence.diagnostic import Topology
+from pytest_laguna.evidence.diagnostic import GeneratedModels, Topology
 from pytest_laguna.evidence.diagnostic_evidence import present
 from pytest_laguna.evidence.replay_profile import SegmentKind
 from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
@@ -83,6 +84,9 @@ def plan_derived(case: Case) -> RuleFinding:
     if (derived, target_layers(config)) != (case.plan.topology, case.plan.target_layers):
         told = f"the plan expects {_described(case.plan.topology)} in {case.plan.target_layers} layers"
         return Verdict.VOID, f"{told}; the configuration gives {_described(derived)} in {target_layers(config)}"
+    models = case.plan.models
+    if isinstance(models, GeneratedModels) and models.layers != case.plan.target_layers:
+        return Verdict.VOID, f"the plan has {case.plan.target_layers} layers; expected the campaign's {models.layers}"
     return None
 
 
@@ -98,6 +102,29 @@ def graphs_frozen(case: Case) -> RuleFinding:
                 told = f"captured {'; '.join(seen) or 'no graph of the target'}"
                 where = f"{record.request.arm} rank {report.rank}"
                 return Verdict.FAIL, f"{where}: {told}; expected {_described(case.plan.topology)}"
+    return None
+
+
+def drafts_captured(case: Case) -> RuleFinding:
+    """Rule ``drafts-captured``: the draft's graphs are there, and the same on every rank of both graph arms."""
+    return arm_pair.drafts_captured(case.pair())
+
+
+def configurations_hashed(case: Case) -> RuleFinding:
+    """Rule ``configurations-hashed``: both configuration files are, to the bit, those of the hashed models."""
+    request = case.record(Arm.EAGER).request
+    hashed = {
+        (folder.directory, file.path): file.sha256
+        for folder in present(case.evidence.identity).models.folders
+        for file in folder.files
+    }
+    for name, folder in (("target-config.json", request.target), ("draft-config.json", request.draft)):
+        expected, seen = hashed.get((folder or "", "config.json")), case.evidence.config_sha256.get(name)
+        if seen is None or expected is None:
+            lost = name if seen is None else f"{folder}/config.json"
+            return Verdict.NOT_PROVEN, f"{lost}: has no digest; expected that of a configuration and of its model's"
+        if seen != expected:
+            return Verdict.VOID, f"{name}: digest {seen}; expected {expected}, that of {folder}/config.json"
     return None
 
 
@@ -128,6 +155,8 @@ def _words(graphs: int, breaks: int, kinds: Mapping[str, int], order_sha256: str
 
 TOPOLOGY_UNCHANGED: Mapping[str, Rule] = {
     "plan-derived": plan_derived,
+    "configurations-hashed": configurations_hashed,
     "graphs-frozen": graphs_frozen,
+    "drafts-captured": drafts_captured,
     "eager-without-graphs": eager_without_graphs,
 }

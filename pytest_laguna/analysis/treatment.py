@@ -15,7 +15,7 @@ from pytest_laguna.analysis.arm_pair import Pair
 from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding, reported
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.topology import layer_count
-from pytest_laguna.evidence.arm_record import Arm, RankReport
+from pytest_laguna.evidence.arm_record import Arm, ArmRecord, RankReport
 from pytest_laguna.evidence.diagnostic_evidence import present
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 
@@ -30,6 +30,58 @@ def arm_local(case: Case) -> RuleFinding:
     control, candidate = (arm.environment for arm in case.pair().arms)
     names = sorted(control.keys() & candidate.keys() - {case.plan.flag})
     return reported(", ".join(name for name in names if control[name] != candidate[name]) or "no variable")
+
+
+_BY_GRAPHS = frozenset({
+    "arguments compilation_config", "resolved cudagraph_capture_sizes", "resolved cudagraph_mode",
+    "environment VLLM_USE_BREAKABLE_CUDAGRAPH",
+    "environment LAGUNA_REPLAY_PROFILE_ROOT", "environment LAGUNA_REPLAY_PROFILE_SAMPLES",
+})  # fmt: skip
+"""What an arm without graphs has otherwise than one with them."""
+
+_BY_DRAFT = frozenset({
+    "arguments speculative_config", "resolved speculative_method", "resolved speculative_tokens",
+    "resolved num_gpu_blocks",
+})  # fmt: skip
+"""What an arm without a draft has otherwise: the cache is all the target's. Seen in 0.26.0 and 0.32.0."""
+
+
+def teachers_same_engine(case: Case) -> RuleFinding:
+    """Rule ``teachers-same-engine``: q1 and eager ran the control's engine, but for their missing draft and graphs.
+
+    That they have the control's flag is the rule ``teachers-are-stock``.
+    """
+    flag = f"environment {case.plan.flag}"
+    control = _engine(case.record(Arm.GRAPH_CONTROL))
+    for arm, own in ((Arm.Q1, _BY_GRAPHS | _BY_DRAFT), (Arm.EAGER, _BY_GRAPHS)):
+        seen = _engine(case.record(arm))
+        for name in sorted((control.keys() | seen.keys()) - own - {flag}):
+            if seen.get(name) != control.get(name):
+                told = f"{name} is {seen.get(name)!r}"
+                return Verdict.VOID, f"{arm}: {told}; expected {control.get(name)!r} as in {Arm.GRAPH_CONTROL}"
+        if seen["resolved cudagraph_mode"] != "NONE":
+            return Verdict.VOID, f"{arm}: cudagraph_mode {seen['resolved cudagraph_mode']!r}; expected 'NONE'"
+    return None
+
+
+def _engine(record: ArmRecord) -> dict[str, object]:
+    """What an arm ran, by the part and the name in it.
+
+    Raises:
+        UnusableEvidenceError: its configuration does not have its form.
+    """
+    arguments, resolved = (record.configuration.get(part) for part in ("arguments", "resolved"))
+    if not isinstance(arguments, dict) or not isinstance(resolved, dict) or "cudagraph_mode" not in resolved:
+        message = f"{record.request.arm}: configuration; expected arguments, and what the engine resolved of them"
+        raise UnusableEvidenceError(message)
+    parts: Mapping[str, Mapping[str, object]] = {
+        "version of": record.versions,
+        "arguments": arguments,
+        "resolved": resolved,
+        "environment": arm_pair.without_arm_local(record.environment),
+        "rank": {str(report.rank): report.model_runner for report in record.ranks},
+    }
+    return {f"{part} {name}": value for part, values in parts.items() for name, value in values.items()}
 
 
 def arguments_equal(case: Case) -> RuleFinding:
@@ -74,8 +126,8 @@ def teachers_are_stock(case: Case) -> RuleFinding:
         if finding is not None:
             return finding[0], f"{arm}: {finding[1]}"
         flag = record.environment.get(case.plan.flag)
-        if flag != "0":
-            return Verdict.VOID, f"{arm}: {case.plan.flag} is {flag!r}; expected '0'"
+        if flag != case.plan.control:
+            return Verdict.VOID, f"{arm}: {case.plan.flag} is {flag!r}; expected {case.plan.control!r}"
     return None
 
 
@@ -100,6 +152,7 @@ def layers_of_models(case: Case) -> RuleFinding:
 SOLE_TREATMENT: Mapping[str, Rule] = {
     "same-engine": _of_pair(arm_pair.same_engine),
     "sole-treatment": _of_pair(arm_pair.sole_treatment),
+    "teachers-same-engine": teachers_same_engine,
     "arguments-equal": arguments_equal,
     "allocations-equal": allocations_equal,
     "arm-local": arm_local,

@@ -16,7 +16,8 @@ from pytest_laguna.evidence.schemas import Schema, Sha256
 
 Count = Annotated[int, pydantic.Field(ge=0)]
 PositiveCount = Annotated[int, pydantic.Field(ge=1)]
-Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, pydantic.Field(gt=0, lt=9e6, allow_inf_nan=False)]
+"""Below the 104 days whose nanoseconds still are a whole number of a float each."""
 
 DRAFT_TOKENS = 7
 """Speculative tokens of every arm with a draft; a verification is one wider. Source: the preregistration, M=8."""

@@ -51,6 +51,12 @@ CLAUSES: Final = (
 """What the diagnostic must show, in the order in which it is judged; each is a clause of the campaign's gate 2."""
 
 
+_PUBLISHED_COUNTS = (272, 31, 7)
+"""Tokens, samples, and tokens of a draft."""
+_PUBLISHED_QUERIES = frozenset(range(2, 9))
+_PUBLISHED_DIFFERENCE = 0.001
+
+
 class Topology(Schema):
     """The segments of the target's breakable graph, in replay order, the same on every rank."""
 
@@ -77,13 +83,47 @@ class Topology(Schema):
         return order_sha256(self.kinds)
 
 
+class GeneratedModels(Schema):
+    """A pair that the project makes itself: its weights and its prompts are a part of the frozen harness.
+
+    Attributes:
+        generated: which.
+        layers: of the target.
+        width: times the hidden size.
+        prompt: the name of the prompt that is continued.
+    """
+
+    generated: Literal["tiny-laguna"]
+    layers: pydantic.PositiveInt
+    width: pydantic.PositiveInt
+    prompt: str
+
+
+class FolderModels(Schema):
+    """A pair that is there.
+
+    Attributes:
+        target: folder.
+        draft: folder.
+        prompt: the text that is continued.
+    """
+
+    target: str
+    draft: str
+    prompt: str
+
+
 class DiagnosticPlan(Schema):
     """What the campaign, the cards and the models' configuration files say before anything runs.
 
     Attributes:
         lane: where it runs.
         cards: the identities of the leased cards, in rank order.
+        vllm: the version that every arm and every packet runs.
+        models: what they load, and what the arms continue.
         flag: the environment variable that is the sole treatment.
+        control: its value in every arm but the candidate.
+        treatment: its value in the candidate.
         validator: which implementation of the candidate's contract runs.
         completion_tokens: of each arm's one generation.
         collective_breaks: whether each all-reduce is a break of its own.
@@ -105,7 +145,11 @@ class DiagnosticPlan(Schema):
     )
     lane: Literal["cpu", "cuda", "xpu"]
     cards: Annotated[list[str], pydantic.Field(min_length=1)]
+    vllm: str
+    models: GeneratedModels | FolderModels
     flag: str
+    control: str
+    treatment: str
     validator: Literal["native", "python"]
     completion_tokens: pydantic.PositiveInt
     collective_breaks: bool
@@ -127,6 +171,17 @@ class DiagnosticPlan(Schema):
         return len(self.cards)
 
     @property
+    def has_published_shape(self) -> bool:
+        """Whether it asks at least for what was published; what asks for less is not called by the published names.
+
+        Source: the preregistration, Gate 2: 272 tokens, 31 samples, q2 through q8, and drafts of seven tokens, of which
+        some must be accepted; and the published bound of their acceptance.
+        """
+        same = (self.completion_tokens, self.samples, self.draft_tokens) == _PUBLISHED_COUNTS
+        bounded = self.acceptance_rate_difference <= _PUBLISHED_DIFFERENCE and self.accepted_per_cycle > 0
+        return same and bounded and set(self.queries) >= _PUBLISHED_QUERIES
+
+    @property
     def sha256(self) -> str:
         """Digest of ``plan.json``."""
         return files.digest_of(self.canonical())
@@ -142,6 +197,12 @@ class RuleResult(Schema):
 
     verdict: Verdict | None
     reason: str
+
+    @pydantic.field_validator("reason")
+    @classmethod
+    def _one_line(cls, reason: str) -> str:
+        """Names of files and words of records may hold control characters, which become escapes."""
+        return files.printable(reason)
 
 
 class Distribution(Schema):
@@ -181,8 +242,9 @@ class Diagnosis(Schema):
         clauses: by the campaign's clause, what each of its rules came to.
         timing: the six published timing gates by name; None when the profiles cannot be compared.
         distributions: by arm and quantity.
-        published: what the published rules say, whether or not they decide here; None without timing, and where the
-            diagnostic is not exact: they call nothing else by either name.
+        published: what the published rules say, whether or not they decide here; None without timing, where the
+            diagnostic is not exact, where the plan asks for less than was published, and where an arm gave other tokens
+            than the others: they call nothing else by either name.
         plan_sha256: digest of ``plan.json``.
     """
 

@@ -70,6 +70,7 @@ class DiagnosticEvidence:
     Attributes:
         target_config: the target's ``config.json``.
         draft_config: the draft's.
+        config_sha256: digest of each of the two, by the name of its file; without one that cannot be read.
         identity: of engine, binaries and models.
         idle_before: the leased cards before the first process.
         idle_after: and after the last one.
@@ -81,6 +82,7 @@ class DiagnosticEvidence:
 
     target_config: dict[str, JSON] | Missing
     draft_config: dict[str, JSON] | Missing
+    config_sha256: Mapping[str, str]
     identity: DiagnosticIdentity | Missing
     idle_before: IdleRecord | Missing
     idle_after: IdleRecord | Missing

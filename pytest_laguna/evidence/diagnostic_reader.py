@@ -30,6 +30,7 @@ Record = TypeVar("Record", bound=Schema)
 ARMS, PACKETS, PROFILE = "arms", "packets", "profile"
 RECORD, FAILURE, IDLE = "record.json", "failure.json", "idle.json"
 
+_CONFIG_LIMIT = 1024 * 1024
 _POSITION = re.compile(r"0|[1-9][0-9]{0,3}")
 
 
@@ -65,6 +66,7 @@ def read_diagnostic(directory: Path) -> DiagnosticEvidence:
     return DiagnosticEvidence(
         target_config=read_configuration(directory, "target-config.json"),
         draft_config=read_configuration(directory, "draft-config.json"),
+        config_sha256=_digests(directory, "target-config.json", "draft-config.json"),
         identity=read_piece(directory, "identity.json", DiagnosticIdentity),
         idle_before=read_piece(directory, "idle-before.json", IdleRecord),
         idle_after=read_piece(directory, "idle-after.json", IdleRecord),
@@ -109,6 +111,14 @@ def read_configuration(directory: Path, place: str) -> dict[str, JSON] | Missing
     return _read(directory, place, _read_object)
 
 
+def _digests(directory: Path, *places: str) -> dict[str, str]:
+    read = functools.partial(files.read_bytes, limit=_CONFIG_LIMIT)
+    contents = {place: _read(directory, place, read) for place in places}
+    return {
+        place: files.sha256_bytes(content) for place, content in contents.items() if not isinstance(content, Missing)
+    }
+
+
 def _read(directory: Path, place: str, read: Callable[[Path], Content]) -> Content | Missing:
     path = directory / place
     if not _there(path):
@@ -121,7 +131,7 @@ def _read(directory: Path, place: str, read: Callable[[Path], Content]) -> Conte
 
 def _read_object(path: Path) -> dict[str, JSON]:
     """A model's configuration file, as its maker wrote it."""
-    value = files.parse_json(files.read_bytes(path, limit=1024 * 1024), path.name)
+    value = files.parse_json(files.read_bytes(path, limit=_CONFIG_LIMIT), path.name)
     if not isinstance(value, dict):
         message = f"{path.name}: not an object; expected a model's configuration"
         raise UnusableEvidenceError(message)

@@ -80,6 +80,13 @@ class ReplaySample(Schema):
     whole_ns: Nanoseconds
     views: ViewPreparation | None
 
+    @pydantic.model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if sum(self.segment_ns) >= LARGEST:
+            message = f"segments of {sum(self.segment_ns)} ns in all; expected less than {LARGEST}, as of each time"
+            raise ValueError(message)
+        return self
+
 
 class ProfileHeader(Schema):
     """What holds for all samples of a rank.

@@ -16,7 +16,16 @@ from pytest_laguna.verdict import UnusableEvidenceError
 
 RECORDS = Path(__file__).parent.parent / "data" / "arm-records"
 FLAG = "VLLM_XPU_LAGUNA_M8_PERSISTENT_KV_CACHE_VIEWS"
-EXPECTED = Expected(flag=FLAG, validator="native", completion_tokens=272, graphs=49, breaks=48, target_layers=48)
+EXPECTED = Expected(
+    flag=FLAG,
+    control="0",
+    treatment="1",
+    validator="native",
+    completion_tokens=272,
+    graphs=49,
+    breaks=48,
+    target_layers=48,
+)
 
 Record = dict[str, Any]
 
@@ -86,6 +95,15 @@ def _lose_graphs(control: Record, candidate: Record) -> None:
         record["ranks"][0]["graphs"] = []
 
 
+def _lose_draft_graphs(*arms: str) -> Callable[[Record, Record], None]:
+    def change(control: Record, candidate: Record) -> None:
+        for arm in arms:
+            report = {"control": control, "candidate": candidate}[arm]["ranks"][0]
+            report["graphs"] = [graph for graph in report["graphs"] if graph["model"] == "target"]
+
+    return change
+
+
 def _lose_kernel(_: Record, candidate: Record) -> None:
     candidate["ranks"][0]["kernel_views"].popitem()
 
@@ -148,16 +166,38 @@ MUTANTS: list[tuple[str, str, Callable[[Record, Record], None], str]] = [
     ("topology-frozen", "graphs", _set("both", f"{RANK}graphs|0|graphs", 48), "[(48, 48)]; expected [(49, 48)]"),
     ("topology-frozen", "no graphs", _lose_graphs, "graphs and breaks []"),
     ("topology-frozen", "order", _set("candidate", f"{RANK}graphs|0|order_sha256", "0" * 64), "segment order differs"),
+    (
+        "drafts-captured",
+        "lost",
+        _lose_draft_graphs("control", "candidate"),
+        "graph-control rank 0: captured no graph of",
+    ),
+    ("drafts-captured", "lost by one", _lose_draft_graphs("candidate"), "graph-candidate rank 0: captured no graph of"),
+    (
+        "drafts-captured",
+        "other segments",
+        _set("candidate", f"{RANK}graphs|1|graphs", 2),
+        "graph-candidate rank 0: captured [(2, 2)] of the draft; expected [(3, 2)]",
+    ),
+    ("drafts-captured", "order", _set("candidate", f"{RANK}graphs|1|order_sha256", "0" * 64), "in the same order"),
     ("control-is-stock", "flag", _set("control", f"{PROOF}flag", True), "the control runs"),
     (
         "control-is-stock",
         "class",
         _set("control", f"{PROOF}implementations", ["laguna_kv.backend.LagunaFlashAttentionImpl"]),
-        "the control runs ['laguna_kv",
+        "FlashAttentionBackend', 'laguna_kv.backend.LagunaFlashAttentionImpl'], flag False",
     ),
+    (
+        "control-is-stock",
+        "another backend",
+        _set("control", f"{PROOF}backends", ["vllm.v1.attention.backends.triton_attn.TritonAttentionBackend"]),
+        "the control runs ['vllm.v1.attention.backends.triton_attn.TritonAttentionBackend', 'vllm",
+    ),
+    ("control-is-stock", "no class", _set("control", f"{PROOF}implementations", []), "Backend'], flag False, 0 layers"),
     ("control-is-stock", "layers", _set("control", f"{PROOF}target_layers", []), "0 target layers in the control"),
     ("candidate-active", "flag", _set("candidate", f"{PROOF}flag", False), "rank 0: flag, classes, lane, validator"),
-    ("candidate-active", "class", _set("candidate", f"{PROOF}implementations", ["stock"]), "['stock']"),
+    ("candidate-active", "class", _set("candidate", f"{PROOF}implementations", ["stock"]), "Backend', 'stock']"),
+    ("candidate-active", "backend", _set("candidate", f"{PROOF}backends", ["stock"]), "['stock', 'laguna_kv.backend"),
     ("candidate-active", "lane", _set("candidate", f"{PROOF}lane", "xpu"), "'xpu', 'native'"),
     ("candidate-active", "validator", _set("candidate", f"{PROOF}validator", "python"), "'cpu', 'python'"),
     ("candidate-active", "layer", _lose_layer, "47 layers of 48 count"),

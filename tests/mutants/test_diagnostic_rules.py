@@ -13,6 +13,7 @@ from pytest_laguna.analysis import parity
 from pytest_laguna.analysis.diagnostic import EXACTNESS, clause_verdict
 from pytest_laguna.analysis.engine_identity import IDENTITY_RULES
 from pytest_laguna.analysis.timing import GATES
+from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm, token_digest
 from pytest_laguna.evidence.diagnostic import CLAUSES
 from pytest_laguna.evidence.replay_profile import SegmentKind
@@ -25,6 +26,7 @@ CONTROL_PROFILE = [f"arms/graph-control/profile/rank{rank}.json" for rank in ran
 CANDIDATE_PROFILE = [f"arms/graph-candidate/profile/rank{rank}.json" for rank in range(2)]
 LAYER = "model.layers.7.self_attn.attn"
 REPLAY = "samples|3|"
+CARD_1 = root.CARDS[1:]
 OTHER = "1" * 64
 LEFT = {"pid": 77, "command": "python x.py", "start_ticks": 5}
 
@@ -69,6 +71,12 @@ def half_acceptance() -> Change:
 def segment(kind: SegmentKind, nanoseconds: int) -> Change:
     """The first segment of that kind, on one rank in one replay."""
     return at(CONTROL_PROFILE[1], f"{REPLAY}segment_ns|{root.TOPOLOGY.kinds.index(kind)}", nanoseconds)
+
+
+def configured(name: str, folder: int, content: dict[str, Any]) -> Change:
+    """Another configuration file, of another model."""
+    digest = files.digest_of(content)
+    return both(put(name, content), at("identity.json", f"models|folders|{folder}|files|0|sha256", digest))
 
 
 def host_state(place: str, which: str, **changes: Any) -> Change:
@@ -130,6 +138,9 @@ def one_more_packet(tree: root.Tree) -> None:
     for name in [name for name in tree if name.startswith("packets/1/")]:
         tree[name.replace("/1/", "/2/")] = json.loads(json.dumps(tree[name]))
     tree["packets/2/record.json"]["process"]["pid"] = 3002
+    for name in ("idle", "host"):  # in the minute between the last card's packet and the first arm
+        content = json.dumps(tree[f"packets/2/{name}.json"])
+        tree[f"packets/2/{name}.json"] = json.loads(content.replace("T21:02:", "T21:03:"))
 
 
 Mutant = tuple[str, str, Change, str, str]
@@ -165,6 +176,27 @@ SURROUNDINGS: list[Mutant] = [
         put("packets/0/idle.json", root.idle("after", root.CARDS)),
         "VOID",
         "packets/0: phase",
+    ),
+    (
+        "cards-idle/looks-in-order",
+        "copied look",
+        put("arms/q1/idle.json", root.idle("after", root.CARDS, 0)),
+        "VOID",
+        "arms/q1/idle.json, look 0 is of 2026-07-26T21:00:45.000000+00:00; expected it after arms/q1/host.json, after",
+    ),
+    (
+        "cards-idle/looks-in-order",
+        "one audit of all arms",
+        lambda tree: tree.update({"arms/eager/host.json": tree["arms/q1/host.json"]}),
+        "VOID",
+        "arms/eager/host.json, before is of 2026-07-26T21:04:10.000000+00:00; expected it after arms/q1/idle.json",
+    ),
+    (
+        "cards-idle/looks-in-order",
+        "packet after the arms",
+        both(put("packets/1/host.json", root.host(30)), put("packets/1/idle.json", root.idle("after", CARD_1, 30))),
+        "VOID",
+        "arms/q1/host.json, before is of 2026-07-26T21:04:10",
     ),
     (
         "cards-idle/after-arms",
@@ -386,6 +418,48 @@ ARMS: list[Mutant] = [
         "eager: started at tick 99999",
     ),
     (
+        "arms-fresh/in-order",
+        "packet after an arm",
+        at("packets/1/record.json", "process|start_ticks", 150_000),
+        "VOID",
+        "q1: started at tick 100000, the last packet at 150000; expected the packets, then q1, eager",
+    ),
+    (
+        "arms-fresh/within-process",
+        "dead before it was done",
+        at(PROCESS, "wall_seconds", 0.001),
+        "VOID",
+        "eager: a start of 29.9227705659996 s and a generation of 20.0 s; expected them within the 0.001 s",
+    ),
+    (
+        "arms-fresh/vllm-planned",
+        "all arms",
+        at("plan.json", "vllm", "0.33.0"),
+        "VOID",
+        "q1: vLLM 0.32.0; expected 0.33",
+    ),
+    (
+        "arms-fresh/vllm-planned",
+        "one arm",
+        at(EAGER, "versions|vllm", "0.32.1"),
+        "VOID",
+        "eager: vLLM 0.32.1; expected",
+    ),
+    (
+        "arms-fresh/models-planned",
+        "prompt",
+        at("plan.json", "models", {"target": "/models/target", "draft": "/models/draft", "prompt": "x"}),
+        "VOID",
+        "; expected 'x'",
+    ),
+    (
+        "arms-fresh/models-planned",
+        "target",
+        at("plan.json", "models", {"target": "/models/other", "draft": "/models/draft", "prompt": "x"}),
+        "VOID",
+        "target '/models/target'; expected '/models/other'",
+    ),
+    (
         "arms-fresh/one-generation",
         "finish",
         at(Q1, "finish_reason", "stop"),
@@ -485,6 +559,62 @@ ARMS: list[Mutant] = [
 GRAPHS: list[Mutant] = [
     (
         "topology-unchanged/plan-derived",
+        "layers of the campaign",
+        at("plan.json", "models|layers", 12),
+        "VOID",
+        "the plan has 48 layers; expected the campaign's 12",
+    ),
+    (
+        "topology-unchanged/configurations-hashed",
+        "target",
+        at("identity.json", "models|folders|0|files|0|sha256", OTHER),
+        "VOID",
+        f"expected {OTHER}, that of /models/target/config.json",
+    ),
+    (
+        "topology-unchanged/configurations-hashed",
+        "draft",
+        at("draft-config.json", "vocab_size", 7),
+        "VOID",
+        "draft-config.json: digest",
+    ),
+    (
+        "topology-unchanged/configurations-hashed",
+        "absent",
+        without("draft-config.json"),
+        "NOT_PROVEN",
+        "draft-config.json: has no digest",
+    ),
+    (
+        "topology-unchanged/configurations-hashed",
+        "not hashed",
+        at("identity.json", "models|folders|0|files|0|path", "other.json"),
+        "NOT_PROVEN",
+        "/models/target/config.json: has no digest",
+    ),
+    (
+        "topology-unchanged/drafts-captured",
+        "lost everywhere",
+        both(*(within(arm, f"ranks|{rank}|graphs", list.pop) for arm in (CONTROL, CANDIDATE) for rank in range(2))),
+        "FAIL",
+        "graph-control rank 0: captured no graph of the draft; expected one",
+    ),
+    (
+        "topology-unchanged/drafts-captured",
+        "lost on a rank",
+        within(CANDIDATE, "ranks|1|graphs", list.pop),
+        "FAIL",
+        "graph-candidate rank 1: captured no graph of the draft; expected one",
+    ),
+    (
+        "topology-unchanged/drafts-captured",
+        "other segments",
+        at(CANDIDATE, "ranks|1|graphs|1|breaks", 1),
+        "FAIL",
+        "graph-candidate rank 1: captured [(3, 1)] of the draft; expected [(3, 2)]",
+    ),
+    (
+        "topology-unchanged/plan-derived",
         "layers",
         at("target-config.json", "num_hidden_layers", 47),
         "VOID",
@@ -566,6 +696,62 @@ GRAPHS: list[Mutant] = [
         "LAGUNA_REPLAY_PROFILE_ROOT is '<arm>/profile' against '/attempt/graph-control/profile'",
     ),
     (
+        "sole-treatment/teachers-same-engine",
+        "version",
+        at(Q1, "versions|torch", "2.12"),
+        "VOID",
+        "q1: version of torch is '2.12'; expected '2.13.0+cpu' as in graph-control",
+    ),
+    (
+        "sole-treatment/teachers-same-engine",
+        "configuration",
+        at(EAGER, "configuration|resolved|block_size", 16),
+        "VOID",
+        "eager: resolved block_size is 16; expected 64 as in graph-control",
+    ),
+    (
+        "sole-treatment/teachers-same-engine",
+        "argument",
+        at(Q1, "configuration|arguments|seed", 2),
+        "VOID",
+        "q1: arguments seed is 2; expected 1",
+    ),
+    (
+        "sole-treatment/teachers-same-engine",
+        "draft",
+        at(EAGER, "configuration|resolved|speculative_tokens", 3),
+        "VOID",
+        "eager: resolved speculative_tokens is 3; expected 7",
+    ),
+    (
+        "sole-treatment/teachers-same-engine",
+        "environment",
+        at(Q1, "environment|OMP_NUM_THREADS", "8"),
+        "VOID",
+        "q1: environment OMP_NUM_THREADS is '8'; expected '1'",
+    ),
+    (
+        "sole-treatment/teachers-same-engine",
+        "runner",
+        at(EAGER, "ranks|1|model_runner", "other"),
+        "VOID",
+        "eager: rank 1 is 'other'; expected 'vllm",
+    ),
+    (
+        "sole-treatment/teachers-same-engine",
+        "graphs",
+        at(EAGER, "configuration|resolved|cudagraph_mode", "PIECEWISE"),
+        "VOID",
+        "eager: cudagraph_mode 'PIECEWISE'; expected 'NONE'",
+    ),
+    (
+        "sole-treatment/teachers-same-engine",
+        "not told",
+        at(Q1, "configuration|resolved", None),
+        "VOID",
+        "q1: configuration; expected arguments",
+    ),
+    (
         "sole-treatment/arguments-equal",
         "signature",
         at(CANDIDATE, f"ranks|1|kernel_signatures|{LAYER}|sha256", OTHER),
@@ -596,7 +782,7 @@ GRAPHS: list[Mutant] = [
     (
         "selector-proven/layers-of-models",
         "draft",
-        at("draft-config.json", "num_hidden_layers", 6),
+        configured("draft-config.json", 1, root.DRAFT_CONFIG | {"num_hidden_layers": 6}),
         "FAIL",
         "eager rank 0: target and draft layers (48, 2); expected (48, 6)",
     ),
@@ -606,13 +792,6 @@ GRAPHS: list[Mutant] = [
         at(Q1, "ranks|1|candidate|draft_layers", ["model.layers.48.self_attn.attn"]),
         "FAIL",
         "q1 rank 1: target and draft layers (48, 1); expected (48, 0)",
-    ),
-    (
-        "selector-proven/layers-of-models",
-        "absent",
-        without("draft-config.json"),
-        "NOT_PROVEN",
-        "draft-config.json: there is",
     ),
     (
         "selector-proven/teachers-are-stock",
@@ -696,6 +875,30 @@ PACKETS: list[Mutant] = [
         "packets/1: the record is of rank 0",
     ),
     (
+        "parity-packets/packets-same-engine",
+        "version",
+        at("packets/1/record.json", "versions|vllm", "0.33.0"),
+        "VOID",
+        "packets/1: vllm 0.33.0; expected 0.32.0 of the arms",
+    ),
+    (
+        "parity-packets/packets-same-engine",
+        "models",
+        both(
+            at("packets/1/request.json", "target", "/models/other"),
+            at("packets/1/record.json", "request|target", "/models/other"),
+        ),
+        "VOID",
+        "packets/1: models ('/models/other', '/models/draft'); expected ('/models/target', '/models/draft')",
+    ),
+    (
+        "parity-packets/packets-same-engine",
+        "not told",
+        within("packets/1/record.json", "versions", lambda versions: versions.pop("vllm")),
+        "NOT_PROVEN",
+        "packets/1: its vLLM is not recorded",
+    ),
+    (
         "parity-packets/packets-own-processes",
         "shared",
         at("packets/1/record.json", "process", {"pid": 3000, "start_ticks": 50_000}),
@@ -773,14 +976,14 @@ REPLAYS: list[Mutant] = [
         "rank",
         at(CANDIDATE_PROFILE[1], "rank", 0),
         "VOID",
-        "graph-candidate: rank1.json is of rank0.json of 2 ranks",
+        "graph-candidate: rank1.json says rank 0 of 2; expected rank 1 of 2",
     ),
     (
         "replay-samples/ranks-named",
         "world",
         at(CANDIDATE_PROFILE[1], "world_size", 4),
         "VOID",
-        "is of rank1.json of 4 ranks",
+        "graph-candidate: rank1.json says rank 1 of 4; expected rank 1 of 2",
     ),
     (
         "replay-samples/samples-complete",
@@ -847,6 +1050,13 @@ REPLAYS: list[Mutant] = [
         at(CANDIDATE_PROFILE[0], f"{REPLAY}synchronize_ns", 0),
         "VOID",
         "graph-candidate rank 0 sample 3: synchronise of 0 ns",
+    ),
+    (
+        "replay-samples/within-generation",
+        "ten hours",
+        at(CONTROL_PROFILE[1], f"{REPLAY}whole_ns", 36_000_000_000_000),
+        "VOID",
+        "graph-control rank 1: replays of 36000040672477 ns in all; expected them within 19000000000 ns",
     ),
     (
         "replay-samples/views-within-attention",
@@ -963,7 +1173,7 @@ def test_the_good_directory_satisfies_every_rule_in_every_clause(tmp_path: Path)
     assert {clause: clause_verdict(rules)[0] for clause, rules in diagnosis.clauses.items()} == dict.fromkeys(
         CLAUSES, "PASS"
     )
-    assert diagnosis.published == "diagnostic_pass"
+    assert diagnosis.published is None  # of fewer samples than were published
 
 
 def test_every_rule_has_a_mutant() -> None:

@@ -108,6 +108,23 @@ def test_a_diagnostic_that_cannot_run_is_refused(old: str, new: str, message: st
         parse_campaign(QUICK.replace(old, new).encode(), "campaign.toml")
 
 
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ('[["q1", "q1"]]', "the pair of q1 with itself; expected two arms"),
+        ('[["graph-control", "graph-candidate"], ["eager", "eager"]]', "the pair of eager with itself"),
+        ('[["q1", "eager"], ["q1", "graph-control"]]', "expected the pair of graph-control and graph-candidate among"),
+    ],
+)
+def test_the_candidates_tokens_are_always_held_against_the_controls(pairs: str, message: str) -> None:
+    required = '[["q1", "eager"], ["q1", "graph-control"], ["graph-control", "graph-candidate"]]'
+    assert QUICK.count(required) == 1
+    with pytest.raises(CampaignError, match=re.escape(message)):
+        parse_campaign(QUICK.replace(required, pairs).encode(), "campaign.toml")
+    turned = QUICK.replace(required, '[["graph-candidate", "graph-control"]]')
+    parse_campaign(turned.encode(), "campaign.toml")
+
+
 def test_a_campaign_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(CampaignError, match="utf-8"):
         parse_campaign(b"name = '\xff'", "campaign.toml")

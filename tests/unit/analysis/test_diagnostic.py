@@ -15,7 +15,7 @@ from pytest_laguna.analysis.diagnostic_case import Case
 from pytest_laguna.analysis.timing import GATES
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.diagnostic import CLAUSES, Diagnosis, RuleResult
+from pytest_laguna.evidence.diagnostic import CLAUSES, Diagnosis, DiagnosticPlan, RuleResult
 from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests import diagnostic_root as root
@@ -186,8 +186,9 @@ def slower(tree: root.Tree) -> None:
 
 
 def test_timing_stops_only_where_the_campaign_says_that_it_decides(tmp_path: Path) -> None:
-    tree = root.good()
+    tree = root.published()
     slower(tree)
+    root.as_reported(tree)
     deciding = root.judged(tree, tmp_path / "deciding")
     assert verdicts(deciding) == dict.fromkeys(CLAUSES, "PASS") | {"timing": "STOP"}
     at("plan.json", "decides", "exactness")(tree)
@@ -198,7 +199,7 @@ def test_timing_stops_only_where_the_campaign_says_that_it_decides(tmp_path: Pat
     results = listing.clauses["timing"]
     assert {name for name, result in results.items() if result.verdict is None} == set(GATES)
     assert results["whole_replay"].reason == (
-        "reported: 10168192 ns to 10220192 ns saves -52000 ns; the published rule, expected more than 0, does not hold"
+        "reported: 10171975 ns to 10223975 ns saves -52000 ns; the published rule, expected more than 0, does not hold"
     )
     assert results["generation_wall"].reason.endswith("does not hold")
     assert results["attention_host"].reason.endswith("holds")
@@ -234,6 +235,79 @@ def test_what_is_not_exact_is_called_nothing_by_the_published_rules(tmp_path: Pa
     diagnosis = root.judged(tree, tmp_path)
     assert diagnosis.timing is not None
     assert diagnosis.published is None
+
+
+def other_q1(tree: root.Tree) -> None:
+    """Q1 gives other tokens than the arms that speculate, and the plan does not ask for the same."""
+    at("plan.json", "identical", [["eager", "graph-control"], ["graph-control", "graph-candidate"]])(tree)
+    tree["arms/q1/record.json"]["text_sha256"] = "1" * 64
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (at("plan.json", "decides", "exactness"), "diagnostic_pass"),
+        (at("plan.json", "queries", [*range(1, 10)]), None),  # packets of other lengths are not exact
+        (at("plan.json", "acceptance_rate_difference", 0.0), "diagnostic_pass"),
+        (at("plan.json", "acceptance_rate_difference", 1.0), None),
+        (at("plan.json", "accepted_per_cycle", 0.0), None),
+        (other_q1, None),
+    ],
+    ids=["as published", "other packets", "stricter", "any rate", "dead drafts", "other tokens"],
+)
+def test_the_published_names_are_for_what_was_published(change: root.Change, named: str | None, tmp_path: Path) -> None:
+    tree = root.published()
+    change(tree)
+    assert root.judged(tree, tmp_path).published == named
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "published"),
+    [
+        ("samples", 31, True),
+        ("samples", 2, False),
+        ("completion_tokens", 16, False),
+        ("draft_tokens", 3, False),
+        ("queries", [2], False),
+        ("queries", [*range(1, 17)], True),
+        ("acceptance_rate_difference", 0.0011, False),
+    ],
+)
+def test_a_plan_that_asks_for_less_has_not_the_published_shape(field: str, value: Any, published: bool) -> None:
+    plan = DiagnosticPlan.model_validate_json(json.dumps(root.plan(samples=31)))
+    assert plan.model_copy(update={field: value}).has_published_shape is published
+
+
+def test_a_reason_is_one_line_whatever_a_file_is_called(tmp_path: Path) -> None:
+    tree = root.good() | {"arms/graph-control/profile/rank1\n\x1b[2J.json": {}, "arms/x\ny/z": {}}
+    diagnosis = root.judged(tree, tmp_path)
+    found = root.findings(diagnosis)
+    assert found["replay-samples/files-whole"][1].startswith("graph-control: profile of rank1\\n\\x1b[2J.json")
+    assert found["arms-fresh/nothing-unexpected"][1].startswith("arms/x\\ny: expected the four arms")
+    assert all(result.reason.isprintable() for rules in diagnosis.clauses.values() for result in rules.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value", "rule"),
+    [
+        ("arms/graph-control/record.json", "generation_seconds", 1e300, "cache-cold/nothing-cached"),
+        ("arms/q1/record.json", "start_seconds", 9e6, "cache-cold/nothing-cached"),
+        (
+            "arms/graph-control/profile/rank0.json",
+            "samples|2|segment_ns",
+            [2**53 - 1] * 291,
+            "replay-samples/files-whole",
+        ),
+    ],
+)
+def test_a_time_that_no_clock_gives_is_void_and_nothing_else(
+    name: str, path: str, value: Any, rule: str, tmp_path: Path
+) -> None:
+    tree = root.good()
+    at(name, path, value)(tree)
+    verdict, reason = root.findings(root.judged(tree, tmp_path))[rule]
+    assert verdict == "VOID"
+    assert "less than 9" in reason
 
 
 def test_each_sample_is_the_maximum_over_the_ranks_and_percentiles_are_linear(tmp_path: Path) -> None:

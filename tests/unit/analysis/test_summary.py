@@ -34,7 +34,7 @@ def test_of_an_endpoint_campaign() -> None:
 
 
 def test_of_a_diagnostic(tmp_path: Path) -> None:
-    diagnosis = diagnostic_root.judged(diagnostic_root.good(), tmp_path)
+    diagnosis = diagnostic_root.judged(diagnostic_root.published(), tmp_path)
     figures = diagnosis_figures(diagnosis)
     assert diagnosis.timing is not None
     assert {name: float(figures[f"saving_ns.{name}"]) for name in diagnosis.timing} == {

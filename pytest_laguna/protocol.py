@@ -10,7 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import pydantic
 
@@ -101,6 +101,11 @@ class Protocol(_Model):
     server: ServerBounds
     thresholds: EndpointThresholds
     repetition: Repetition | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _reachable(self) -> Self:
+        self.thresholds.require_reachable(self.suite.pin.prompts)
+        return self
 
 
 def parse_protocol(content: bytes, name: str) -> Protocol:

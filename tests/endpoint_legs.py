@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from pytest_laguna.analysis.parity import CANDIDATE, STOCK
 from pytest_laguna.evidence.arm_record import token_digest
 from pytest_laguna.evidence.endpoint_campaign import (
     ABBA,
-    METADATA_20260725,
     EndpointPlan,
+    EndpointThresholds,
     Selector,
     Teacher,
     Topology,
@@ -30,6 +31,7 @@ from pytest_laguna.evidence.leg import LegRecord, SuitePin
 from pytest_laguna.evidence.server_command import server_argv
 
 DATA = Path(__file__).parent / "data"
+CAMPAIGNS = Path(__file__).parents[1] / "campaigns"
 FLAG = "VLLM_XPU_LAGUNA_M8_PREBUILT_EXACT_ATTN_METADATA"
 CAMPAIGN = "c" * 64
 PROMPT_TOKENS = [90, 132, 110, 102, 112, 89, 149, 111, 125, 140, 229, 112, 863]
@@ -52,6 +54,16 @@ def published(name: str) -> dict[str, Any]:
     """A published record of the laboratory, by the end of its file's name."""
     value: dict[str, Any] = json.loads((DATA / f"lab-endpoint-{name}.json").read_bytes())
     return value
+
+
+def published_thresholds(name: str) -> EndpointThresholds:
+    """A published set, by the name of its file."""
+    content = (CAMPAIGNS / "thresholds" / f"{name}.toml").read_text()
+    return EndpointThresholds.model_validate(tomllib.loads(content)["thresholds"])
+
+
+METADATA_20260725 = published_thresholds("metadata-20260725")
+BREAKABLE_GRAPH_20260724 = published_thresholds("breakable-graph-20260724")
 
 
 def teacher() -> Teacher:

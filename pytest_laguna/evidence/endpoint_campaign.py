@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an endpoint campaign freezes before its first leg: suite, teacher, treatment, thresholds and blocks.
 
-Source of the published thresholds: the laboratory's two graph crossovers, breakable graph (2026-07-24) and persistent
-attention metadata (2026-07-25).
+The published thresholds, of the laboratory's two graph crossovers, are in ``campaigns/thresholds``: breakable graph
+(2026-07-24) and persistent attention metadata (2026-07-25).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pytest_laguna.evidence.leg import Count, LegName, PositiveCount, SuitePin, 
 from pytest_laguna.evidence.schemas import Schema, Sha256
 
 Percent = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
-Milliseconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
 TokensPerSecond = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, pydantic.Field(gt=0, lt=1)]
 Order: TypeAlias = tuple[LegName, LegName, LegName, LegName]
@@ -51,16 +50,26 @@ RATE_TOKENS = 100
 """A row's rate is taken over its first so many tokens."""
 
 
+MOST_ACCEPTANCE_DRIFT = 0.01
+"""Ten times what was published: a campaign that lets acceptance move further compares two different decodings."""
+
+
 class Gain(Schema):
     """How much the candidate must be ahead.
 
     Attributes:
         percent: of the control.
-        strict: whether it must be more than that, and not just as much.
+        strict: whether it must be more than that, and not just as much; with nothing asked for it must.
     """
 
     percent: Percent
     strict: bool
+
+    @pydantic.model_validator(mode="after")
+    def _is_a_gain(self) -> Self:
+        if self.percent == 0 and not self.strict:
+            raise ValueError("at least 0 % asks for no gain; expected more than 0 %, or strict = true")
+        return self
 
     def reached(self, percent: float) -> bool:
         """Whether a measured gain is enough."""
@@ -72,6 +81,8 @@ class Gain(Schema):
 
 class EndpointThresholds(Schema):
     """The published rules' numbers. Rates are legacy ones: 100 events over the 99 intervals between them.
+
+    Each must be able to fail and to hold: a bound that everything keeps, or nothing, decides before the measurement.
 
     Attributes:
         headline: gain of the leg headline, for each adjacent pair.
@@ -85,36 +96,26 @@ class EndpointThresholds(Schema):
     """
 
     headline: Gain
-    rows_won: Count
+    rows_won: PositiveCount
     paired_median: Gain
-    cycle_saving_ms: Milliseconds
-    acceptance_drift: Annotated[float, pydantic.Field(ge=0, le=1)]
-    control_health_percent: Percent | None = None
+    cycle_saving_ms: Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
+    acceptance_drift: Annotated[float, pydantic.Field(ge=0, le=MOST_ACCEPTANCE_DRIFT)]
+    control_health_percent: Annotated[float, pydantic.Field(gt=0, lt=100)] | None = None
     record: TokensPerSecond
     practical_floor: TokensPerSecond | None = None
 
+    @pydantic.model_validator(mode="after")
+    def _floor_above_record(self) -> Self:
+        if self.practical_floor is not None and self.practical_floor <= self.record:
+            message = f"practical_floor {self.practical_floor} is not above the record {self.record}, and asks nothing"
+            raise ValueError(message)
+        return self
 
-BREAKABLE_GRAPH_20260724 = EndpointThresholds(
-    headline=Gain(percent=0.0, strict=True),
-    rows_won=9,
-    paired_median=Gain(percent=0.0, strict=True),
-    cycle_saving_ms=0.15,
-    acceptance_drift=0.001,
-    control_health_percent=None,
-    record=33.89498511171744,
-    practical_floor=None,
-)
-METADATA_20260725 = EndpointThresholds(
-    headline=Gain(percent=0.25, strict=False),
-    rows_won=10,
-    paired_median=Gain(percent=0.25, strict=False),
-    cycle_saving_ms=0.15,
-    acceptance_drift=0.001,
-    control_health_percent=2.0,
-    record=92.16352215694299,
-    practical_floor=92.393930962335,
-)
-"""The practical floor is the published literal: the record times 1.0025 is 92.39393096233535 in double precision."""
+    def require_reachable(self, prompts: int) -> None:
+        """Refuse what no suite of that many prompts can reach; raises ValueError."""
+        if self.rows_won > prompts:
+            message = f"rows_won is {self.rows_won} of {prompts} prompts; expected no more than there are"
+            raise ValueError(message)
 
 
 class Selector(Schema):
@@ -190,6 +191,11 @@ class EndpointPlan(Schema):
     null: bool = False
     thresholds: EndpointThresholds
     repetition: Repetition | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _reachable(self) -> Self:
+        self.thresholds.require_reachable(self.suite.prompts)
+        return self
 
     @property
     def blocks(self) -> int:

@@ -13,10 +13,11 @@ from pytest_laguna.analysis.endpoint import analyse_endpoint
 from pytest_laguna.analysis.endpoint.analyse import NULL_RULES, RULES, TIMING_RULES
 from pytest_laguna.evidence.arm_record import token_digest
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
-from pytest_laguna.evidence.endpoint_campaign import METADATA_20260725, EndpointPlan, Repetition
+from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Repetition
 from pytest_laguna.evidence.server_command import server_argv
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests import endpoint_legs as lab
+from tests.endpoint_legs import METADATA_20260725
 
 Legs = list[dict[str, Any]]
 Change = Callable[[Legs], None]

@@ -18,7 +18,6 @@ from pytest_laguna.evidence.endpoint_analysis import Conclusion, Disposition, En
 from pytest_laguna.evidence.endpoint_campaign import (
     ABBA,
     BAAB,
-    BREAKABLE_GRAPH_20260724,
     EndpointPlan,
     Repetition,
     block_orders,
@@ -27,6 +26,7 @@ from pytest_laguna.evidence.endpoint_campaign import (
 from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.verdict import Verdict
 from tests import endpoint_legs as lab
+from tests.endpoint_legs import BREAKABLE_GRAPH_20260724
 
 METADATA = lab.metadata_starts()
 REPETITION = Repetition(blocks=6, margin_percent=0.5, confidence=0.95, sign_flip_level=0.025, effect_percent=1.0)

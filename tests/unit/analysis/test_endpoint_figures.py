@@ -15,11 +15,10 @@ from pytest_laguna.analysis.endpoint.promotion import dispose, lower_start_wins,
 from pytest_laguna.evidence.endpoint_analysis import Disposition, LegFigures, PairFigures
 from pytest_laguna.evidence.endpoint_campaign import (
     ABBA,
-    BREAKABLE_GRAPH_20260724,
-    METADATA_20260725,
     EndpointThresholds,
 )
 from tests import endpoint_legs as lab
+from tests.endpoint_legs import BREAKABLE_GRAPH_20260724, METADATA_20260725
 
 METADATA = lab.published("metadata-20260725")
 GRAPH = lab.published("breakable-graph-20260724")

@@ -8,7 +8,6 @@ from pathlib import Path
 from pytest_laguna.analysis.endpoint.case import LegCase
 from pytest_laguna.analysis.endpoint.leg_rules import LEG_RULES
 from pytest_laguna.evidence.endpoint_campaign import (
-    METADATA_20260725,
     EndpointPlan,
     Selector,
     Teacher,
@@ -17,6 +16,7 @@ from pytest_laguna.evidence.endpoint_campaign import (
 )
 from pytest_laguna.evidence.leg import LegRecord
 from pytest_laguna.verdict import Verdict
+from tests.endpoint_legs import METADATA_20260725
 
 RECORD = Path(__file__).parents[2] / "data" / "legs" / "three-prompts.json"
 LEG = LegRecord.model_validate_json(RECORD.read_bytes(), strict=True)
@@ -38,7 +38,7 @@ PLAN = EndpointPlan(
     topology=Topology(ranks=1, graphs=49, breaks=48, target_layers=48),
     validator="native",
     decides="exactness",
-    thresholds=METADATA_20260725,
+    thresholds=METADATA_20260725.model_copy(update={"rows_won": 3}),
 )
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pytest_laguna.evidence.diagnostic import Diagnosis
-from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
+from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis, Promotion, RepetitionFigures
 
 
 def diagnosis_figures(diagnosis: Diagnosis) -> dict[str, str]:
@@ -20,21 +20,52 @@ def diagnosis_figures(diagnosis: Diagnosis) -> dict[str, str]:
 
 
 def endpoint_figures(analysis: EndpointAnalysis) -> dict[str, str]:
-    """What decides, what the published rules make of it, exact rows, headlines, pairs, promotion; rates are legacy."""
-    exact = analysis.exactness
+    """What decides and what was found; rates in tokens/s, legacy where nothing else is said, changes in per cent."""
+    exact, null = analysis.exactness, analysis.null_verdict
     figures = {
         "label": analysis.label,
+        "null": _word(null is not None),
         "decides": analysis.decides,
         "disposition": analysis.disposition.value,
         "published": analysis.published_verdict.value,
         "teacher_exact": f"{exact.teacher}/{exact.teacher_planned}",
         "cross_leg_exact": f"{exact.cross_leg}/{exact.cross_leg_planned}",
     }
+    if null is not None:
+        figures["null_verdict"] = null.value
     for leg in analysis.legs:
         figures[f"headline.{leg.block}.{leg.leg}"] = repr(leg.headline)
+        figures[f"headline_conventional.{leg.block}.{leg.leg}"] = repr(leg.headline_conventional)
     for pair in analysis.pairs:
         figures[f"headline_change_percent.{pair.block}.{pair.candidate}"] = repr(pair.headline_change_percent)
     if analysis.promotion is not None:
-        figures["lower_candidate_start"] = repr(analysis.promotion.value)
-        figures["promoted"] = str(analysis.promotion.promoted).lower()
+        figures |= _promotion_figures(analysis.promotion)
+    if analysis.repetition is not None:
+        figures |= _repetition_figures(analysis.repetition)
     return figures
+
+
+def _promotion_figures(promotion: Promotion) -> dict[str, str]:
+    return {
+        "lower_candidate_start": repr(promotion.value),
+        "lower_candidate_start_conventional": repr(promotion.value_conventional),
+        "record": repr(promotion.record),
+        "practical_floor": "none" if promotion.practical_floor is None else repr(promotion.practical_floor),
+        "promoted": _word(promotion.promoted),
+    }
+
+
+def _repetition_figures(several: RepetitionFigures) -> dict[str, str]:
+    return {
+        "gain_percent": repr(several.gain_percent),
+        "interval_low_percent": repr(several.low_percent),
+        "interval_high_percent": repr(several.high_percent),
+        "margin_percent": repr(several.margin_percent),
+        "sign_flip_p": repr(several.sign_flip_p),
+        "conclusion": several.conclusion.value,
+        "power": "unknown" if several.power is None else repr(several.power),
+    }
+
+
+def _word(value: bool) -> str:  # noqa: FBT001 - the one thing that is said
+    return str(value).lower()

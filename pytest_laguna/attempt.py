@@ -11,11 +11,11 @@ from pathlib import Path
 from pytest_laguna import verification
 from pytest_laguna.campaign import SIZE_LIMIT
 from pytest_laguna.evidence import files, root
-from pytest_laguna.evidence.journal import EventKind, Journal
+from pytest_laguna.evidence.journal import EventKind, Journal, journal_head
 from pytest_laguna.evidence.junit import read_junit
 from pytest_laguna.evidence.schemas import Analysis, AttemptStart, Earlier, Identity, Previous
 from pytest_laguna.precondition import Gate
-from pytest_laguna.verdict import JSON, UnusableEvidenceError
+from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -117,6 +117,7 @@ class Attempt:
         Returns:
             The verdict object; None when ``broken`` says why there is none.
         """
+        self._restore_journal()
         self.append("session-finished", exit_status=exit_status)
         self._journal.close()
         if self.broken:
@@ -126,6 +127,21 @@ class Attempt:
         except (OSError, UnusableEvidenceError) as error:
             self.break_off(error)
             return None
+
+    def _restore_journal(self) -> None:
+        """Put back a journal that a test replaced or changed: what the session saw is not a test's to say."""
+        if self.broken:
+            return
+        try:
+            if self._journal.is_as_written():
+                return
+            found = f"{root.EVIDENCE}/found-{secrets.token_hex(4)}-{root.JOURNAL}"
+            self._journal.write_again(self.directory / found)
+        except OSError as error:
+            self.break_off(error)
+            return
+        reason = f"{root.JOURNAL}: replaced or changed by a test; put back as the session wrote it, see {found}"
+        self.append("problem", reason=reason, verdict=Verdict.VOID.value)
 
     def _seal(self) -> Analysis:
         directory = self.directory
@@ -137,6 +153,9 @@ class Attempt:
         manifest = root.take_manifest(directory)
         files.write_new(directory / root.MANIFEST, files.canonical_json(manifest.canonical()))
         receipt = verification.derive_receipt(directory, self._start, analysis, manifest)
+        if journal_head(directory / root.JOURNAL) != self._journal.head:
+            message = f"{root.JOURNAL}: replaced while the attempt was sealed"
+            raise UnusableEvidenceError(message)
         files.write_new(directory / root.RECEIPT, receipt)
         root.seal(directory)
         return analysis

@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from pytest_laguna import options, verification
 from pytest_laguna.analysis.clauses import CAUSE_VERDICT
+from pytest_laguna.analysis.process import judge_cleanliness
 from pytest_laguna.campaign import Campaign, CampaignError, Lane, read_campaign
-from pytest_laguna.evidence import files, journal, root
-from pytest_laguna.evidence.schemas import Earlier, Identity, Previous
-from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
+from pytest_laguna.evidence import files, journal, leased_cards, root
+from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.schemas import Analysis, Earlier, Identity, Previous, read_model
+from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict, worst
 
 KNOWN_PLUGINS = frozenset({
     "pytest-laguna", "pytest-xdist", "pytest-timeout", "pytest-cov", "pytest-httpserver", "hypothesis", "anyio",
@@ -146,8 +149,11 @@ def find_earlier(gate: Gate, identity: Identity) -> list[Earlier]:
         raise pytest.UsageError(message)
     for attempt in earlier:
         directory = root.attempt_directory(gate.lane_directory / f"gate{gate.options.gate}", attempt.attempt)
-        passed = attempt.verdict is Verdict.PASS and gate.options.gate > 1
-        ended = attempt.verdict if attempt.verdict.closes or passed else _recorded_negative(directory)
+        ended: Verdict | None = attempt.verdict
+        if attempt.verdict is Verdict.PASS:
+            ended = Verdict.PASS if gate.options.gate > 1 else None
+        elif not attempt.verdict.closes:
+            ended = _recorded_negative(directory)
         if ended is not None and attempt.campaign in {identity.campaign, None}:
             message = (
                 f"gate {gate.options.gate}: attempt {attempt.attempt:04d} ended {ended}, which closes this"
@@ -158,37 +164,60 @@ def find_earlier(gate: Gate, identity: Identity) -> list[Earlier]:
 
 
 def _recorded_negative(attempt: Path) -> Verdict | None:
-    """A STOP or FAIL that an attempt's journal records, whatever became of the session afterwards.
+    """A STOP or FAIL that any file of an attempt still tells, whatever became of the session or of the other files.
 
-    An interrupt, a crash or a damaged file after the fact must not buy another attempt, so every line counts that can
-    still be read. A damaged journal without one is left to verification.
+    An interrupt, a crash or a damaged file after the fact must not buy another attempt. A damaged attempt that tells of
+    none is left to verification.
     """
-    try:
-        lines = files.read_bytes(attempt / root.JOURNAL, limit=journal.SIZE_LIMIT).splitlines()
-    except UnusableEvidenceError:
-        return None
-    found = None
-    for line in lines:
-        try:
-            event = files.parse_json(line, root.JOURNAL)
-        except UnusableEvidenceError:
-            continue
-        data = event.get("data") if isinstance(event, dict) else None
-        if not isinstance(data, dict):
-            continue
-        if data.get("when") == "call" and data.get("cause") in CLOSING_CAUSES:
-            found = CAUSE_VERDICT[str(data["cause"])]
-        elif event_kind(event) == "problem" and data.get("verdict") == Verdict.FAIL:
-            found = Verdict.FAIL
-    return found
+    found = [*_of_journal(attempt / root.JOURNAL), *_of_verdicts(attempt)]
+    found += [Verdict.FAIL for _ in left_behind(attempt / root.EVIDENCE)]
+    return worst(found) if found else None
 
 
-def event_kind(event: JSON) -> JSON:
-    """What a line of a journal is about."""
-    return event.get("kind") if isinstance(event, dict) else None
+def _of_journal(path: Path) -> Iterator[Verdict]:
+    """From every line that can still be read."""
+    with contextlib.suppress(UnusableEvidenceError):
+        for line in files.read_bytes(path, limit=journal.SIZE_LIMIT).splitlines():
+            with contextlib.suppress(UnusableEvidenceError):
+                yield from _of_event(files.parse_json(line, root.JOURNAL))
 
 
-CLOSING_CAUSES = ("assertion", "stop")
+def _of_event(event: JSON) -> Iterator[Verdict]:
+    data = event.get("data") if isinstance(event, dict) else None
+    if not isinstance(event, dict) or not isinstance(data, dict):
+        return
+    verdict = CAUSE_VERDICT.get(str(data.get("cause")))
+    # An assertion that fails outside the test itself is a defect of the harness; a measured negative is one anywhere.
+    if verdict is Verdict.STOP or (verdict is Verdict.FAIL and data.get("when") == "call"):
+        yield verdict
+    if event.get("kind") == "problem" and data.get("verdict") == Verdict.FAIL:
+        yield Verdict.FAIL
+
+
+def _of_verdicts(attempt: Path) -> Iterator[Verdict]:
+    """From what the session itself derived, of the gate and of its clauses."""
+    stated: list[JSON] = []
+    with contextlib.suppress(UnusableEvidenceError):
+        analysis = read_model(attempt / root.ANALYSIS, Analysis)
+        stated += [analysis.verdict.value, *(clause.verdict.value for clause in analysis.clauses)]
+    with contextlib.suppress(UnusableEvidenceError):
+        receipt = files.read_canonical_json(attempt / root.RECEIPT)
+        predicate = receipt.get("predicate") if isinstance(receipt, dict) else None
+        stated += [predicate.get("verdict")] if isinstance(predicate, dict) else []
+    yield from (verdict for verdict in Verdict if verdict.closes and verdict.value in stated)
+
+
+def left_behind(evidence: Path) -> Iterator[str]:
+    """What supervised processes left running, one line each, from every record that can still be read.
+
+    Args:
+        evidence: an attempt's directory of that name.
+    """
+    for path in sorted(evidence.rglob(leased_cards.PROCESS)):
+        with contextlib.suppress(UnusableEvidenceError):  # which the analysis finds
+            verdict, reason = judge_cleanliness(read_model(path, ProcessRecord))
+            if verdict is Verdict.FAIL:
+                yield f"{path.relative_to(evidence)}: {reason}"
 
 
 def loaded_runtime() -> str | None:

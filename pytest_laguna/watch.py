@@ -2,8 +2,8 @@
 """The watcher: a parent of the gate session, so that the exit code is the verdict whatever happens to the session.
 
 A test that calls ``os._exit(0)`` makes pytest itself return 0, and a session that the kernel kills returns nothing at
-all. So the session says where its attempt is before the first test, and when it has ended the watcher verifies that
-attempt from its files; nothing that was said later counts.
+all. So the session says where its attempt is before the first test, and when it has ended the watcher ends whatever it
+left and verifies that attempt from its files; nothing that was said later counts.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
+from pytest_laguna.evidence import files, root
+from pytest_laguna.evidence.process_record import FoundProcess
+from pytest_laguna.machine import descent
+from pytest_laguna.machine.sweep import POLL_SECONDS, describe
 from pytest_laguna.verdict import USAGE_EXIT_CODE, Verdict
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -24,6 +29,13 @@ _PR_SET_CHILD_SUBREAPER = 36
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _OF_THE_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
 _REFUSED = "refused"
+_SURVIVOR_SECONDS = 10.0
+"""How long what a session left may take to end after SIGKILL; one that is stuck in the kernel does not."""
+
+_COMMAND_SHOWN = 200
+
+LEFT_RUNNING = "left-running.json"
+"""What the watcher adds to a sealed attempt whose session left something running: as an extra file it makes it VOID."""
 
 Verify = Callable[[Path], tuple[Verdict, str]]
 """Verdict and reason of an attempt, from its directory."""
@@ -64,7 +76,10 @@ def run_watched(begin: Callable[[Line], None], verify: Verify) -> int | None:
         if child != 0:
             forward_to.append(child)
             os.close(writing)
-            code, message = _conclude(_wait(child), _first_word(reading), verify)
+            _wait(child)
+            _ignore_requests(forward_to)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            code, message = _conclude(status, _first_word(reading), _end_orphans(), verify)
             if message:
                 sys.stderr.write(f"{message}\n")
             return code
@@ -111,13 +126,49 @@ def _forwarding() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _wait(child: int) -> int:
-    """The session's exit code, and every orphan reaped that it left to us and that has ended."""
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    with contextlib.suppress(ChildProcessError):
+def _wait(child: int) -> None:
+    """Wait until the session has ended, and leave it its pid: a signal that is on its way to it meets no one else."""
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+
+
+def _ignore_requests(forward_to: list[int]) -> None:
+    """From here on nobody is left to be stopped, and an interrupt could only take a sealed verdict's place."""
+    for number in _FORWARDED:
+        signal.signal(number, signal.SIG_IGN)
+    forward_to.clear()
+
+
+def _end_orphans() -> list[FoundProcess]:
+    """Kill everything that the session left, until the kernel says that nothing is; what was found.
+
+    Every orphan becomes the watcher's child. A child keeps its pid until it is collected, so that no other is hit.
+    """
+    found: dict[tuple[int, int], FoundProcess] = {}
+    end = time.monotonic() + _SURVIVOR_SECONDS
+    while not _collect() and time.monotonic() < end:
+        children = [process for pid in _children() if (process := descent.find(pid)) is not None]
+        for process in children:
+            found.setdefault((process.pid, process.start_ticks), describe(process))
+            with contextlib.suppress(PermissionError):  # it has changed its user: a survivor
+                os.kill(process.pid, signal.SIGKILL)
+        time.sleep(POLL_SECONDS if children else 0)
+    return list(found.values())
+
+
+def _children() -> list[int]:
+    """The watcher's children, also on a kernel that does not list them."""
+    own = os.getpid()
+    return descent.own_children() or [process.pid for process in descent.live_processes() if process.parent == own]
+
+
+def _collect() -> bool:
+    """Collect every child that has ended; whether there is none any more."""
+    try:
         while os.waitpid(-1, os.WNOHANG)[0] != 0:
             pass
-    return status
+    except ChildProcessError:
+        return True
+    return False
 
 
 def _first_word(descriptor: int) -> str:
@@ -128,8 +179,8 @@ def _first_word(descriptor: int) -> str:
     return os.fsdecode(content.partition(b"\0")[0])
 
 
-def _conclude(status: int, said: str, verify: Verify) -> tuple[int, str]:
-    """Exit code and message from how the session ended, what it said, and what its attempt shows."""
+def _conclude(status: int, said: str, orphans: list[FoundProcess], verify: Verify) -> tuple[int, str]:
+    """Exit code and message from how the session ended, what it said and left, and what its attempt shows."""
     ended = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
     if said in {"", _REFUSED}:
         if status == USAGE_EXIT_CODE and said:
@@ -137,9 +188,21 @@ def _conclude(status: int, said: str, verify: Verify) -> tuple[int, str]:
         reason = f"NOT_PROVEN: the session {ended} before it opened an attempt"
         return Verdict.NOT_PROVEN.exit_code, reason
     verdict, reason = verify(Path(said))
+    if verdict is Verdict.PASS and orphans:
+        _mark(Path(said), orphans)
+        command = files.printable(orphans[0].command[:_COMMAND_SHOWN])
+        reason = f"process {orphans[0].pid} was left running by the session: {command}"
+        return Verdict.VOID.exit_code, f"VOID: {reason}; what it wrote is in {said}"
     if status == verdict.exit_code:
         return status, ""
     if verdict is Verdict.NOT_PROVEN:
         return verdict.exit_code, f"NOT_PROVEN: the session {ended}: {reason}; what it wrote is in {said}"
     reason = f"the session {ended}, but its attempt verifies as {verdict}: {reason}"
     return Verdict.VOID.exit_code, f"VOID: {reason}; what it wrote is in {said}"
+
+
+def _mark(attempt: Path, orphans: list[FoundProcess]) -> None:
+    """Have the attempt itself say what ran on behind its receipt; who verifies it later does not see the exit code."""
+    attempt.chmod(files.PRIVATE_DIRECTORY)
+    files.write_new(attempt / LEFT_RUNNING, files.canonical_json([orphan.canonical() for orphan in orphans]))
+    root.seal(attempt)

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import secrets
 import stat
 from pathlib import Path
 
@@ -25,15 +26,20 @@ NESTING_LIMIT = 100
 def write_new(path: Path, content: bytes) -> None:
     """Write a file that must not exist yet, and have it on the disk when this returns.
 
+    The file gets its name when it is complete: whoever is killed while writing leaves none, and no half of one.
+
     Raises:
         FileExistsError: ``path`` exists; evidence is never overwritten.
         OSError: the bytes could not be written, for example because the disk is full.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+    unnamed = path.with_name(f".{secrets.token_hex(8)}.new")
+    descriptor = os.open(unnamed, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         write_all(descriptor, content)
+        os.link(unnamed, path)
     finally:
         os.close(descriptor)
+        unnamed.unlink()
     sync_directory(path.parent)
 
 

@@ -6,6 +6,7 @@ It is what a session that is killed leaves behind, which a JUnit file, written a
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import os
@@ -20,6 +21,8 @@ from pytest_laguna.evidence import files
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 SIZE_LIMIT = 256 * 1024 * 1024
+
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 
 EventKind = Literal["session-started", "test-started", "proof", "phase", "session-finished", "problem"]
 
@@ -66,16 +69,18 @@ class Journal:
 
     An exception out of a signal handler may end ``append`` anywhere. Blocking signals would not prevent it: another
     thread may take one, and Python then still runs the handler in the main thread. So what was begun is kept, and the
-    next ``append`` first writes what the file shows to be missing of it.
+    next ``append`` first writes what the file shows to be missing of it. Every line is also kept in memory: a test that
+    replaces the file, with a good chain even, loses nothing.
     """
 
     def __init__(self, path: Path, first_previous: str) -> None:
         """Create the journal file; ``first_previous`` is the digest of ``attempt.json``."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags, files.PRIVATE_FILE)
+        self._path = path
+        self._descriptor = os.open(path, _APPEND | os.O_CREAT | os.O_EXCL, files.PRIVATE_FILE)
         files.sync_directory(path.parent)
         self._lock = threading.Lock()
         self._state = _State(sequence=0, head=first_previous)
+        self._lines: list[bytes] = []
 
     @property
     def head(self) -> str:
@@ -108,7 +113,39 @@ class Journal:
         written = os.fstat(self._descriptor).st_size - state.size
         files.write_all(self._descriptor, state.pending[written:])
         head = files.sha256_bytes(state.pending.removesuffix(b"\n"))
+        self._lines[state.sequence :] = [state.pending]
         self._state = _State(state.sequence + 1, head, state.size + len(state.pending))
+
+    def is_as_written(self) -> bool:
+        """Whether the file of the journal's name still is the journal: the same file, with what was written to it.
+
+        Raises:
+            OSError: what was begun could not be written.
+        """
+        with self._lock:
+            self._write_pending()
+            written = files.sha256_bytes(b"".join(self._lines))
+            try:
+                in_place = os.path.samestat(os.fstat(self._descriptor), self._path.lstat())
+                return in_place and files.sha256_file(self._path) == written
+            except OSError:
+                return False
+
+    def write_again(self, aside: Path) -> None:
+        """Put the journal back in its place.
+
+        Args:
+            aside: where what lies there goes, if anything does.
+
+        Raises:
+            OSError: one of them could not be written.
+        """
+        with self._lock:
+            with contextlib.suppress(FileNotFoundError):
+                self._path.rename(aside)
+            files.write_new(self._path, b"".join(self._lines))
+            os.close(self._descriptor)
+            self._descriptor = os.open(self._path, _APPEND)
 
     def close(self) -> None:
         """Close the file; nothing may be appended afterwards."""

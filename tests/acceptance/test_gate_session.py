@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -10,6 +11,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -794,6 +796,124 @@ def test_a_test_that_ends_the_process_proves_nothing(project: Project, body: str
     code, gates, _ = project.verify()
     assert (code, "receipt.json: missing" in gates[0]["reason"]) == (23, True)
     assert project.gate(2).returncode == 4
+
+
+FORGES_THE_JOURNAL = """from pytest_laguna.evidence import files
+    place = prove.directory.parent.parent / "journal.jsonl"
+    lines = place.read_bytes().splitlines()
+    events = [files.parse_json(line, "") for line in lines]
+    first, second = events[1]["data"]["nodeid"], events[-1]["data"]["nodeid"]
+    passed = [event for event in events if event["kind"] != "test-started" and event["data"].get("nodeid") == first]
+    forged = [event | {"data": event["data"] | {"nodeid": second}} for event in passed[1:]]
+    forged.append(events[0] | {"kind": "session-finished", "data": {"exit_status": 0}})
+    for event in forged:
+        link = {"sequence": len(lines), "previous": files.sha256_bytes(lines[-1])}
+        lines.append(files.canonical_json(event | link))
+    content = b"\\n".join([*lines, b""])
+    REPLACE
+    assert False, "the candidate is wrong"
+"""
+
+
+@pytest.mark.parametrize("replace", ["place.unlink(); place.write_bytes(content)", "place.write_bytes(content)"])
+def test_a_journal_that_a_test_forges_is_put_back_and_closes(project: Project, replace: str) -> None:
+    project.tests(second=FORGES_THE_JOURNAL.replace("REPLACE", replace))
+    result = project.gate(1)
+    assert (result.returncode, "journal.jsonl: replaced or changed by a test" in result.stdout) == (22, True), result
+    assert project.verify()[0] == 22
+    analysis = json.loads((project.attempt() / "analysis.json").read_bytes())
+    assert [clause["verdict"] for clause in analysis["clauses"]] == ["PASS", "FAIL"]
+    project.tests()
+    result = project.gate(1)
+    assert (result.returncode, "attempt 0001 ended FAIL, which closes" in last_line(result)) == (4, True)
+
+
+# What runs on when the session has ended
+
+STARTS = "subprocess.Popen(['sleep', '77'], start_new_session=True, stdout=-3, stderr=-3)"
+AT_EXIT = f"import atexit, subprocess; atexit.register(lambda: {STARTS}); {PROVES}"
+THREAD = f"""import subprocess, threading, time
+    attempt = prove.directory.parent.parent
+    def later():
+        while not (attempt / "manifest.json").exists(): time.sleep(0.0005)
+        {STARTS}
+    threading.Thread(target=later, daemon=True).start()
+    {PROVES}"""
+CHAIN = f"""import atexit, subprocess, sys
+    program = '''import os, time
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    if os.fork(): os._exit(0)
+    time.sleep(0.002)
+os.execvp("sleep", ["sleep", "77"])'''
+    start = lambda: subprocess.Popen([sys.executable, "-S", "-c", program], start_new_session=True)
+    atexit.register(start)
+    {PROVES}"""
+
+
+@pytest.mark.parametrize("body", [AT_EXIT, THREAD, CHAIN], ids=["at-exit", "thread", "chain"])
+def test_what_starts_behind_the_receipt_is_ended_and_makes_the_attempt_void(project: Project, body: str) -> None:
+    project.tests(second=body)
+    result = project.gate(1)
+    assert result.returncode == 22, result.stdout + result.stderr
+    assert "was left running by the session: " in result.stderr
+    assert _below(project) == []
+    code, gates, _ = project.verify()
+    assert (code, "left-running.json: extra" in gates[0]["reason"]) == (22, True)
+    assert project.gate(2).returncode == 4
+    project.tests()
+    assert project.gate(1).returncode == 0
+
+
+def test_a_session_that_is_killed_takes_what_its_tests_started_with_it(project: Project) -> None:
+    project.tests(second=f"import os, subprocess; {STARTS}; os.kill(os.getpid(), 9)")
+    result = project.gate(1)
+    assert (result.returncode, "was killed by signal 9" in result.stderr) == (23, True)
+    assert _below(project) == []
+
+
+def _below(project: Project) -> list[str]:
+    """The processes that work in the project's directory."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").readlink() == project.directory:
+                found.append((process / "cmdline").read_bytes().decode())
+    return found
+
+
+SLOW_WATCHER = """
+import os, sys, time
+from pathlib import Path
+from pytest_laguna import watch
+from pytest_laguna.verdict import Verdict
+
+said = []
+
+def verify(directory):
+    os.write(1, b"verifying\\n")
+    time.sleep(1)
+    return Verdict.PASS, "good"
+
+code = watch.run_watched(said.append, verify)
+if code is None:
+    said[0].attempt(Path("/nowhere"))
+    os._exit(0)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_request_to_stop_while_the_watcher_verifies_changes_nothing(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", SLOW_WATCHER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watcher:
+        assert watcher.stdout is not None
+        assert watcher.stdout.readline() == "verifying\n"
+        for _ in range(5):
+            watcher.send_signal(number)
+            time.sleep(0.05)
+        _, errors = watcher.communicate(timeout=30)
+    assert (watcher.returncode, errors) == (0, "")
 
 
 def _start_and_wait_for_test(project: Project) -> subprocess.Popen[str]:

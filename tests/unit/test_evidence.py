@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -44,6 +46,42 @@ def test_large_writes_are_complete(tmp_path: Path) -> None:
     content = bytes(range(256)) * 40_000
     files.write_new(tmp_path / "a", content)
     assert files.sha256_file(tmp_path / "a") == files.sha256_bytes(content)
+
+
+CUT_OFF = """
+import os, signal, sys
+from pathlib import Path
+from pytest_laguna.evidence import files
+
+def write(descriptor, content):
+    os.write(descriptor, content[:len(content) // 2])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+files.write_all = write
+files.write_new(Path(sys.argv[1]), b"the whole of it")
+"""
+
+
+def test_a_writer_that_is_killed_leaves_no_half_file(tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", CUT_OFF, str(tmp_path / "receipt.json")], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "receipt.json").exists()
+    files.write_new(tmp_path / "receipt.json", b"the whole of it")
+    assert (tmp_path / "receipt.json").read_bytes() == b"the whole of it"
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "there").write_bytes(b"1")
+    with pytest.raises(FileExistsError):
+        files.write_new(tmp_path / "there", b"2")
+
+    def full(_descriptor: int, _content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "write_all", full)
+    with pytest.raises(OSError, match="No space left"):
+        files.write_new(tmp_path / "x", b"1")
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 2**53, "\ud800", {"a": [-math.inf]}])
@@ -227,6 +265,43 @@ def test_an_append_that_was_cut_off_is_finished_by_the_next(
     journal.append("problem", reason="second")
     events = read_journal(tmp_path / "journal.jsonl", "0" * 64)
     assert [event.data["reason"] for event in events] == ["first", "second"]
+
+
+def _unlink(path: Path) -> None:
+    path.unlink()
+
+
+def _replace(path: Path) -> None:
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+
+
+def _link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize("damage", [_unlink, _replace, _cut, _link])
+def test_a_journal_that_was_replaced_or_changed_is_put_back(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    path, aside = tmp_path / "journal.jsonl", tmp_path / "aside"
+    journal = Journal(path, "0" * 64)
+    journal.append("phase", cause="assertion")
+    journal.append("problem", reason="x")
+    assert journal.is_as_written()
+    damage(path)
+    assert not journal.is_as_written()
+    journal.write_again(aside)
+    assert journal.is_as_written()
+    assert aside.exists() == (damage is not _unlink)
+    journal.append("session-finished", exit_status=1)
+    journal.close()
+    kinds = [event.kind for event in read_journal(path, "0" * 64)]
+    assert kinds == ["phase", "problem", "session-finished"]
 
 
 def test_a_damaged_journal_names_the_line(tmp_path: Path) -> None:

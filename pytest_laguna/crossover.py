@@ -155,7 +155,7 @@ class _Legs:
         """Every planned leg, up to a stop after phase 1 or to the first leg that leaves no record."""
         failed = False
         for sequence, (block, leg) in enumerate(planned_legs(self.engine.campaign.digest, self.plan.blocks), start=1):
-            if failed and not self._owes(block, leg):
+            if failed and not self._owes(block):
                 continue
             failed = not self._completed(sequence, block, leg) or failed
             if sequence == PHASE_1_LEGS and not failed:
@@ -164,11 +164,11 @@ class _Legs:
                 if phase_1.phase_1 is not None and phase_1.phase_1.stops:
                     return
 
-    def _owes(self, block: int, leg: LegName) -> bool:
-        """Whether a leg runs though another failed: A2, once the server of its own block's B2 was to be started."""
+    def _owes(self, block: int) -> bool:
+        """Whether a block goes on though a leg failed: once the server of its B2 was to be started, its A2 runs."""
         order = planned_legs(self.engine.campaign.digest, self.plan.blocks)
         candidate = leg_name(order.index((block, "B2")) + 1, "B2")
-        return leg == "A2" and candidate in reader.started_legs(self.engine.directory)
+        return candidate in reader.started_legs(self.engine.directory)
 
     def analyse(self) -> EndpointAnalysis:
         """Judge the legs that exist."""

@@ -40,6 +40,12 @@ def test_a_shipped_protocol_finds_its_suite_and_its_teacher(path: Path) -> None:
         ('model = "tiny-laguna"\n', "", "p.toml: model: Field required"),
         ("null = false", "null = 0", "p.toml: null: Input should be a valid boolean"),
         ("null = false", "null = false\nretries = 1", "p.toml: retries: Extra inputs are not permitted"),
+        (
+            "rows_won = 10",
+            "rows_won = 14",
+            "p.toml: protocol: Value error, rows_won is 14 of 13 prompts",
+        ),
+        ("rows_won = 10", "rows_won = 0", "p.toml: thresholds.rows_won: Input should be greater than or equal to 1"),
         ("prompts = 13", "prompts = 0", "p.toml: suite.pin.prompts: Input should be greater than or equal to 1"),
         ('file = "tiny-laguna.json"', 'file = "../../etc/x"', "p.toml: suite.file: String should match pattern"),
         ("null = false", "null = false\nnull = false", "p.toml: Cannot overwrite a value"),
@@ -99,3 +105,19 @@ def test_a_teacher_with_a_gap_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(teacher))
     with pytest.raises(UnusableEvidenceError, match=r"teacher\.json: .*without a gap"):
         read_teacher(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "backend"), [('executor_backend = "mp"\n', "mp"), ('executor_backend = "ray"\n', "ray"), ("", None)]
+)
+def test_a_protocol_names_the_way_of_running_several_ranks(line: str, backend: str | None) -> None:
+    text = QUICK.read_text().replace("[server]\n", f"[server]\n{line}")
+    assert parse_protocol(text.encode(), "p.toml").server.executor_backend == backend
+
+
+def test_another_way_of_running_several_ranks_is_refused() -> None:
+    text = QUICK.read_text().replace("[server]\n", '[server]\nexecutor_backend = "uni"\n')
+    with pytest.raises(
+        UnusableEvidenceError, match=r"p\.toml: server\.executor_backend: Input should be 'mp' or 'ray'"
+    ):
+        parse_protocol(text.encode(), "p.toml")

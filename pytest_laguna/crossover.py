@@ -29,7 +29,6 @@ from pytest_laguna.evidence.engine_identity import ArmModels, ModelFiles
 from pytest_laguna.evidence.leg import LegName, LegRequest
 from pytest_laguna.evidence.schemas import AttemptStart, read_model
 from pytest_laguna.identity import models
-from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.protocol import Protocol, commit_of, parse_protocol, plan_endpoint, require_frozen
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 
@@ -52,13 +51,11 @@ def carry_out(engine: EngineRun, campaign_file: Path, project: Path, *, authoris
     """
     engine.directory.mkdir(mode=files.PRIVATE_DIRECTORY)
     (engine.directory / reader.LEGS).mkdir(mode=files.PRIVATE_DIRECTORY)
-    protocol = _take_protocol(engine, campaign_file)
-    interpreter = engine.interpreter(project)
-    try:
+    with engine.explained():
+        protocol = _take_protocol(engine, campaign_file)
+        interpreter = engine.interpreter(project)
         with engine.models(interpreter) as pair:
             return _run_all(engine, interpreter, pair, protocol, authorised_by)
-    except IdentityError as error:
-        raise NotProvenError(str(error)) from error
 
 
 def _run_all(
@@ -75,7 +72,7 @@ def _run_all(
     )
     engine.write(Path(reader.PLAN), plan)
     frozen = models.freeze_models([pair.target, pair.draft])
-    before = engine.describe(interpreter)
+    before = engine.describe(interpreter, frozen)
     legs = _Legs(engine, interpreter, plan, protocol, pair, frozen)
     legs.carry_out()
     identity = engine.identity(

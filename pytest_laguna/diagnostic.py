@@ -23,7 +23,6 @@ from pytest_laguna.evidence.diagnostic_evidence import present
 from pytest_laguna.evidence.engine_identity import ArmModels, Binary, ModelFiles
 from pytest_laguna.evidence.parity import PacketRequest
 from pytest_laguna.identity import binaries, models
-from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.planning import plan_diagnostic
 from pytest_laguna.verdict import NotProvenError
@@ -43,28 +42,26 @@ def carry_out(engine: EngineRun, project: Path) -> Diagnosis:
     Raises:
         FileExistsError: it has been carried out before.
         NotProvenError: it could not begin: the models or the engine are not there, or the cards cannot be seen.
-        UnusableEvidenceError: what the models say of themselves cannot be used.
+        UnusableEvidenceError: the engine is not the frozen one, or what the models say of themselves cannot be used.
     """
     engine.directory.mkdir(mode=files.PRIVATE_DIRECTORY)
     for name in (reader.PACKETS, reader.ARMS):
         (engine.directory / name).mkdir(mode=files.PRIVATE_DIRECTORY)
-    interpreter = engine.interpreter(project)
-    try:
+    with engine.explained():
+        interpreter = engine.interpreter(project)
         with engine.models(interpreter) as pair:
             plan = _run_all(engine, interpreter, pair)
-    except IdentityError as error:
-        raise NotProvenError(str(error)) from error
-    with contextlib.suppress(NotProvenError):  # what is not there proves nothing
-        engine.look_at_cards("after", engine.held.cards, Path("idle-after.json"))
-    diagnosis = diagnose(plan, reader.read_diagnostic(engine.directory))
-    engine.write(Path("analysis.json"), diagnosis)
-    return diagnosis
+        with contextlib.suppress(NotProvenError):  # what is not there proves nothing
+            engine.look_at_cards("after", engine.held.cards, Path("idle-after.json"))
+        diagnosis = diagnose(plan, reader.read_diagnostic(engine.directory))
+        engine.write(Path("analysis.json"), diagnosis)
+        return diagnosis
 
 
 def _run_all(engine: EngineRun, interpreter: Path, pair: Models) -> DiagnosticPlan:
     plan = _plan(engine, pair)
     frozen = models.freeze_models([pair.target, pair.draft])
-    before = engine.describe(interpreter)
+    before = engine.describe(interpreter, frozen)
     engine.look_at_cards("before", engine.held.cards, Path("idle-before.json"))
     runs = _Runs(engine, interpreter, plan, pair, frozen)
     runs.carry_out()

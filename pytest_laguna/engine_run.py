@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from pytest_laguna.analysis.engine_identity import BEFORE_ARMS, IDENTITY_RULES
+from pytest_laguna.analysis.identity_case import IdentityCase
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.attempt import Attempt
 from pytest_laguna.campaign import Campaign, Engine, GeneratedPair, Lane
@@ -33,7 +35,7 @@ from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.process import ProcessError
-from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError
+from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, raise_verdict
 
 _CONFIG_LIMIT = 1024 * 1024
 _LOOK_SECONDS = 120.0
@@ -100,12 +102,18 @@ class EngineRun:
 
     @contextlib.contextmanager
     def models(self, interpreter: Path) -> Iterator[Models]:
-        """The pair, for as long as it is needed; what is generated is no evidence: what it is made from is hashed."""
+        """The pair, for as long as it is needed; what is generated is no evidence: what it is made from is hashed.
+
+        It lies with what pytest keeps for a session and removes some sessions later, however this one ends.
+
+        Raises:
+            NotProvenError: the pair has no such prompt; and what ``launch.build_tiny_pair`` raises.
+        """
         model = self.engine.model
         if not isinstance(model, GeneratedPair):
             yield Models(Path(model.target), Path(model.draft), model.prompt)
             return
-        directory = Path(tempfile.mkdtemp(prefix="laguna-models-"))
+        directory = Path(tempfile.mkdtemp(prefix="laguna-models-", dir=self.start.bytecode.parent))
         try:
             pair = self.start.tiny_pair(
                 directory / "models",
@@ -115,6 +123,9 @@ class EngineRun:
                 width=model.width,
                 vllm=self.campaign.lane_settings(self.lane).vllm,
             )
+            if model.prompt not in pair.prompts:
+                message = f"lanes.{self.lane}.engine.model: prompt {model.prompt!r}; expected one of the pair's"
+                raise NotProvenError(f"{message}: {', '.join(sorted(pair.prompts))}")
             yield Models(pair.target, pair.draft, pair.prompts[model.prompt])
         finally:
             shutil.rmtree(directory, ignore_errors=True)
@@ -125,10 +136,40 @@ class EngineRun:
             content = files.read_bytes(folder / "config.json", limit=_CONFIG_LIMIT)
             files.write_new(self.directory / name, content)
 
-    def describe(self, interpreter: Path) -> EngineIdentity:
-        """Look at the engine, and hash what it consists of; raises as ``identity.engine.describe_engine``."""
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Write down what ends the gate's engine before there is an analysis.
+
+        Raises:
+            NotProvenError: something that it needs is missing, or could not be made.
+            UnusableEvidenceError: something that it needs cannot be used.
+            ArmSurvivedError: something was left running.
+        """
+        try:
+            yield
+        except RUN_ERRORS as error:
+            write_failure(self.directory, error)
+            if isinstance(error, launch.ArmSurvivedError | NotProvenError | UnusableEvidenceError):
+                raise
+            raise NotProvenError(_reason(error)) from error
+
+    def describe(self, interpreter: Path, frozen: ModelFiles) -> EngineIdentity:
+        """Look at the engine, hash what it consists of, and ask of it what can be asked before anything runs.
+
+        Raises:
+            NotProvenError: a rule of ``BEFORE_ARMS`` finds something missing; no arm runs in vain.
+            UnusableEvidenceError: one finds another engine than the frozen one.
+            Exception: whatever ``identity.engine.describe_engine`` raises.
+        """
         place, package = self.directory / "engine-before", self.campaign.candidate.package
-        return engine.describe_engine(interpreter, package, place, deadline_seconds=_LOOK_SECONDS, run=self.start)
+        found = engine.describe_engine(interpreter, package, place, deadline_seconds=_LOOK_SECONDS, run=self.start)
+        identity = self.identity(found, None, frozen=frozen, models_around={}, arm_directories={}, binaries=[])
+        case = IdentityCase(identity, arms={}, packets={}, validator=self.campaign.candidate.validator)
+        for rule in BEFORE_ARMS:
+            finding = IDENTITY_RULES[rule](case)
+            if finding is not None and finding[0] is not None:
+                raise_verdict(finding[0], f"before any arm: {rule}: {finding[1]}")
+        return found
 
     def look_again(self, interpreter: Path) -> EngineState | None:
         """The later look; None, with the reason written down, where it cannot be taken."""
@@ -176,5 +217,8 @@ class EngineRun:
 def write_failure(directory: Path, error: Exception) -> None:
     """Say in a run's directory why it left no record."""
     directory.mkdir(mode=files.PRIVATE_DIRECTORY, exist_ok=True)
-    reason = " ".join(str(error).split()) or type(error).__name__
-    files.write_new(directory / reader.FAILURE, files.canonical_json({"reason": reason}))
+    files.write_new(directory / reader.FAILURE, files.canonical_json({"reason": _reason(error)}))
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

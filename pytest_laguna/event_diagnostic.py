@@ -29,7 +29,6 @@ from pytest_laguna.evidence.event_analysis import (
     EventPlan,
 )
 from pytest_laguna.identity import binaries, models
-from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.planning import plan_events
 from pytest_laguna.verdict import NotProvenError
 
@@ -44,23 +43,21 @@ def carry_out(engine: EngineRun, project: Path) -> EventAnalysis:
     Raises:
         FileExistsError: it has been carried out before.
         NotProvenError: it could not begin: the models or the engine are not there, or the cards cannot be seen.
-        UnusableEvidenceError: what the models say of themselves cannot be used.
+        UnusableEvidenceError: the engine is not the frozen one, or what the models say of themselves cannot be used.
     """
     engine.directory.mkdir(mode=files.PRIVATE_DIRECTORY)
     (engine.directory / reader.ARMS).mkdir(mode=files.PRIVATE_DIRECTORY)
-    interpreter = engine.interpreter(project)
-    try:
+    with engine.explained():
+        interpreter = engine.interpreter(project)
         with engine.models(interpreter) as pair:
             plan, generations = _run_all(engine, interpreter, pair)
-    except IdentityError as error:
-        raise NotProvenError(str(error)) from error
-    with contextlib.suppress(NotProvenError):  # what is not there proves nothing
-        engine.look_at_cards("after", engine.held.cards, Path("idle-after.json"))
-    bound = event_reader.file_digests(engine.directory)
-    engine.write(Path(event_reader.CLOSURE), EventClosure(model_generations=generations, files=bound))
-    analysis = analyse_events(plan, event_reader.read_events(engine.directory, plan.arms))
-    engine.write(Path("analysis.json"), analysis)
-    return analysis
+        with contextlib.suppress(NotProvenError):  # what is not there proves nothing
+            engine.look_at_cards("after", engine.held.cards, Path("idle-after.json"))
+        bound = event_reader.file_digests(engine.directory)
+        engine.write(Path(event_reader.CLOSURE), EventClosure(model_generations=generations, files=bound))
+        analysis = analyse_events(plan, event_reader.read_events(engine.directory, plan.arms))
+        engine.write(Path("analysis.json"), analysis)
+        return analysis
 
 
 def _run_all(engine: EngineRun, interpreter: Path, pair: Models) -> tuple[EventPlan, int]:
@@ -70,7 +67,7 @@ def _run_all(engine: EngineRun, interpreter: Path, pair: Models) -> tuple[EventP
     plan = plan_events(engine.campaign, engine.lane, [card.identity for card in engine.held.cards], config)
     engine.write(Path(event_reader.PLAN), plan)
     frozen = models.freeze_models([pair.target, pair.draft])
-    before = engine.describe(interpreter)
+    before = engine.describe(interpreter, frozen)
     engine.look_at_cards("before", engine.held.cards, Path("idle-before.json"))
     runs = _Runs(engine, interpreter, plan, pair, frozen)
     runs.carry_out()

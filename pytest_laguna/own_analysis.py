@@ -112,9 +112,14 @@ def own_analysis(attempted: Attempted) -> OwnAnalysis | None:
     place, derive = kind
     path = attempted.directory / root.EVIDENCE / place / root.ANALYSIS
     name = f"{root.EVIDENCE}/{place}/{root.ANALYSIS}"
+    failure = diagnostic_reader.read_piece(path.parent, diagnostic_reader.FAILURE, diagnostic_reader.Failure)
+    told = failure.reason if isinstance(failure, diagnostic_reader.Failure) else None
     if not path.exists():
-        message = f"{name}: missing; it was not carried out to its end"
+        message = f"{name}: missing; {told or 'it was not carried out to its end'}"
         raise NotProvenError(message)
+    if told is not None:
+        message = f"{name}: there beside a {diagnostic_reader.FAILURE} ({told}); expected one of them"
+        raise UnusableEvidenceError(message)
     derived = derive(attempted)
     if files.read_bytes(path, limit=len(derived.content) + 1) != derived.content:
         message = f"{name}: does not follow from the files beside it"

@@ -35,6 +35,8 @@ from pytest_laguna.verdict import (
 
 _LINE = pytest.StashKey[watch.Line]()
 _SESSION_PLUGIN = "laguna-session"
+_SAYS_ALL = (MeasuredNegativeError, NotProvenError, UnusableEvidenceError)
+"""What is raised for a verdict has one line that says all; the way through the harness adds nothing to it."""
 
 
 def choose_files(early_config: pytest.Config, arguments: list[str]) -> None:
@@ -246,6 +248,8 @@ class GateSession:
         report = yield
         error = call.excinfo.value if call.excinfo is not None else None
         cause = _cause(report, error)
+        if isinstance(error, _SAYS_ALL):
+            report.longrepr = _one_line(report, error)
         if self._attempt is not None:
             self._attempt.append(
                 "phase",

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ from pytest_laguna.evidence.arm_record import token_digest
 from pytest_laguna.evidence.diagnostic import DIRECTORY
 from pytest_laguna.own_analysis import derive_diagnosis, read_attempted
 from tests.demo import writable
-from tests.diagnostic_project import PROTOCOL, DiagnosticProject
+from tests.diagnostic_project import PROTOCOL, ROOT, DiagnosticProject
 from tests.sealed import reseal
 
 
@@ -145,6 +146,49 @@ def test_gate_3_refuses_a_protocol_that_was_changed_and_not_committed(
     protocol.write_text(protocol.read_text().replace("rows_won = 10", "rows_won = 9"))
     result = project.gate(3, f"--cards={project.cards[0]}")
     assert (result.returncode, "not committed as it lies there" in result.stdout) == (23, True), result.stdout
+
+
+def _refused_before_any_arm(project: DiagnosticProject, code: int, reason: str) -> None:
+    """Gate 2 ends before its first arm, and everything that it leaves names the reason once, in one line."""
+    assert project.gate(1).returncode == 0
+    result = project.gate(2, f"--cards={project.cards[0]}")
+    assert result.returncode == code, result.stdout
+    told = f"evidence/diagnostic/analysis.json: missing; {reason}"
+    assert f"gate 2: NOT_PROVEN: {told}" in result.stdout, result.stdout
+    assert "(diagnostic only: neither benchmark nor submission evidence)" in result.stdout
+    assert "Traceback" not in result.stdout
+    assert "engine_run.py:" not in result.stdout
+    _, gates, _ = project.verify()
+    assert told in gates[1]["reason"]
+    failure = files.read_canonical_json(project.diagnostic / "failure.json")
+    assert isinstance(failure, dict)
+    assert str(failure["reason"]).startswith(reason)
+    analysis = json.loads((project.diagnostic.parents[1] / "analysis.json").read_bytes())
+    assert all(reason in clause["reason"] for clause in analysis["clauses"]), analysis["clauses"]
+    assert [*(project.diagnostic / "arms").iterdir()] == []
+
+
+def test_a_prompt_that_the_pair_has_not_is_named(tmp_path: Path) -> None:
+    project = DiagnosticProject(tmp_path, prompt='"no-such"')
+    _refused_before_any_arm(project, 23, "lanes.cpu.engine.model: prompt 'no-such'; expected one of the pair's: ")
+
+
+def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
+    project = DiagnosticProject(tmp_path, decides='"exactness"\ninterpreter = "nowhere/python"')
+    _refused_before_any_arm(project, 23, f"{tmp_path}/nowhere/python in ")
+
+
+def test_no_arm_runs_for_an_engine_that_is_not_the_frozen_one(tmp_path: Path) -> None:
+    """Its interpreter finds another copy of the candidate first."""
+    project = DiagnosticProject(tmp_path, decides='"exactness"\ninterpreter = "engine/bin/python"')
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "engine")], check=True)
+    shutil.copytree(ROOT / "src" / "laguna_kv", tmp_path / "copy" / "laguna_kv")
+    with (tmp_path / "copy" / "laguna_kv" / "settings.py").open("a") as stream:
+        stream.write("# another copy\n")
+    (packages,) = (tmp_path / "engine").glob("lib/python3*/site-packages")
+    installed = sysconfig.get_paths()["purelib"]
+    (packages / "engine.pth").write_text(f"{tmp_path / 'copy'}\nimport site; site.addsitedir({installed!r})\n")
+    _refused_before_any_arm(project, 23, "before any arm: candidate-copy: ")
 
 
 class Interference(NamedTuple):

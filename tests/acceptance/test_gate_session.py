@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -89,6 +90,19 @@ def test_gate_2_needs_cards(project: Project) -> None:
     result = project.pytest("--gate=2")
     assert (result.returncode, "needs --cards" in last_line(result)) == (4, True)
     assert not project.attempt(2).exists()
+
+
+@pytest.mark.parametrize("error", ["MeasuredNegativeError", "NotProvenError", "UnusableEvidenceError"])
+def test_what_is_raised_for_a_verdict_is_one_line_without_a_traceback(project: Project, error: str) -> None:
+    project.tests(second=f"from pytest_laguna import verdict; raise verdict.{error}('because')")
+    result = project.gate(1)
+    assert result.stdout.count(f"\n{error}: because\n") == 1
+    assert not re.search(r"test_first\.py:\d", result.stdout)
+
+
+def test_what_nobody_planned_keeps_its_traceback(project: Project) -> None:
+    project.tests(second="raise KeyError('because')")
+    assert re.search(r"test_first\.py:\d", project.gate(1).stdout)
 
 
 @pytest.mark.parametrize(

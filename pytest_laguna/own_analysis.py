@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from pytest_laguna.analysis.diagnostic import clause_verdict, diagnose
 from pytest_laguna.analysis.endpoint import analyse_endpoint
+from pytest_laguna.analysis.endpoint.analyse import CANDIDATE_RAN
 from pytest_laguna.analysis.endpoint.campaign_rules import PHASE_1_LEGS
 from pytest_laguna.analysis.endpoint.clauses import CLAUSES as ENDPOINT_CLAUSES
 from pytest_laguna.analysis.endpoint.clauses import judge_clauses
@@ -318,6 +319,9 @@ def _against(found: Mapping[str, Finding | None]) -> Finding | None:
 
 def _unexercised(analysis: EndpointAnalysis) -> Iterator[tuple[str, str, str]]:
     clause_of = {rule: clause for clause, rules in ENDPOINT_CLAUSES.items() for rule in rules}
+    if analysis.null_verdict is not None:
+        told = f"null campaign: control against control came to {analysis.null_verdict}, of the candidate nothing"
+        yield clause_of[CANDIDATE_RAN], CANDIDATE_RAN, told
     for rule in analysis.not_asked:
         yield clause_of[rule], rule, "not applicable: the plan does without it, or what it looks at is not there"
     for finding in analysis.findings:

@@ -14,6 +14,8 @@ from pytest_laguna.evidence.replay_profile import SegmentKind
 from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
 
 ARCHITECTURE = "LagunaForCausalLM"
+MOST_LAYERS = 1024
+"""More than any model has; the graph is written out, segment by segment."""
 
 
 def target_layers(target_config: Mapping[str, JSON]) -> int:
@@ -39,8 +41,8 @@ def layer_count(config: Mapping[str, JSON], name: str) -> int:
         UnusableEvidenceError: it does not say how many there are.
     """
     layers = config.get("num_hidden_layers")
-    if type(layers) is not int or layers < 1:
-        message = f"{name}: num_hidden_layers {layers!r}; expected a whole number from 1"
+    if type(layers) is not int or not 1 <= layers <= MOST_LAYERS:
+        message = f"{name}: num_hidden_layers {layers!r}; expected a whole number from 1 to {MOST_LAYERS}"
         raise UnusableEvidenceError(message)
     return layers
 

@@ -48,6 +48,7 @@ def test_every_layer_adds_one_attention_and_two_sums(layers: int) -> None:
         ({"architectures": ["LlamaForCausalLM"]}, r"architectures \['LlamaForCausalLM'\]; expected"),
         ({"architectures": None}, "architectures None"),
         ({"num_hidden_layers": 0}, "num_hidden_layers 0; expected a whole number from 1"),
+        ({"num_hidden_layers": 10**15}, "num_hidden_layers 1000000000000000; expected a whole number from 1 to 1024"),
         ({"num_hidden_layers": True}, "num_hidden_layers True"),
         ({"num_hidden_layers": 48.0}, "num_hidden_layers 48.0"),
         ({"num_hidden_layers": None}, "num_hidden_layers None"),

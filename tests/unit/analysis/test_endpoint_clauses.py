@@ -57,6 +57,25 @@ def test_a_lawful_stop_after_phase_1_is_a_stop_of_the_gate() -> None:
     assert worst(verdict for verdict, _ in found.values()) is Verdict.STOP
 
 
+def test_a_stop_over_other_legs_than_the_first_pair_is_none() -> None:
+    """The second leg calls itself B2: phase 1 has no pair, and the campaign is not over by it."""
+    legs = lab.legs(lab.metadata_starts())[:2]
+    legs[1]["request"]["leg"] = "B2"
+    found = judge_clauses(analysis(legs), {})
+    assert found["promotion"] == (Verdict.NOT_PROVEN, "none of its rules could be asked")
+    assert found["legs-in-order"][0] is Verdict.FAIL
+
+
+def test_phase_1_is_of_the_first_two_places_and_not_of_what_is_left() -> None:
+    legs = lab.records([lab.legs(lab.metadata_starts())[place] for place in (0, 2, 3)])
+    judged = analyse_endpoint(lab.plan(), legs, teacher=lab.TEACHER, campaign=lab.CAMPAIGN, ended=["02-B1"])
+    assert judged.phase_1 is None
+    assert judge_clauses(judged, {})["legs-in-order"] == (
+        Verdict.NOT_PROVEN,
+        "campaign: legs-complete: block 1 B1 did not run; expected all of 4 legs",
+    )
+
+
 def test_two_legs_of_a_campaign_that_may_go_on_prove_no_promotion() -> None:
     found = judge_clauses(analysis(lab.legs(lab.metadata_starts())[:2]), {})
     assert found["promotion"] == (Verdict.NOT_PROVEN, "none of its rules could be asked")

@@ -15,6 +15,12 @@ from pytest_laguna.evidence.schemas import Schema
 Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
 
 
+def _ended(wait_status: int) -> int:
+    """A status of a process that has ended, and was not only stopped."""
+    os.waitstatus_to_exitcode(wait_status)
+    return wait_status
+
+
 class Reason(enum.StrEnum):
     """Why a supervised child's time was over."""
 
@@ -67,7 +73,7 @@ class ProcessRecord(Schema):
 
     schema_name: Literal["laguna-process-v1"] = "laguna-process-v1"
     reason: Reason
-    wait_status: int | None
+    wait_status: Annotated[int, pydantic.Field(ge=0, le=0xFFFF), pydantic.AfterValidator(_ended)] | None
     last_signal: int | None
     wall_seconds: Seconds
     peak_memory_bytes: pydantic.NonNegativeInt | None

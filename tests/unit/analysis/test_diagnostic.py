@@ -310,6 +310,15 @@ def test_a_time_that_no_clock_gives_is_void_and_nothing_else(
     assert "less than 9" in reason
 
 
+@pytest.mark.parametrize("status", [10**15, -1, 0x7F])
+def test_an_end_that_no_kernel_tells_is_void(status: int, tmp_path: Path) -> None:
+    tree = root.good()
+    at("arms/eager/process.json", "wait_status", status)(tree)
+    verdict, reason = root.findings(root.judged(tree, tmp_path))["arms-fresh/ended-clean"]
+    assert verdict == "VOID"
+    assert reason.startswith("arms/eager/process.json: wait_status")
+
+
 def test_each_sample_is_the_maximum_over_the_ranks_and_percentiles_are_linear(tmp_path: Path) -> None:
     tree = root.good()
     for rank, whole in enumerate(((0, 500, 0, 0, 900), (100, 200, 300, 400, 0))):

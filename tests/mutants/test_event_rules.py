@@ -300,6 +300,25 @@ def test_sparse_shares_are_listed_and_decide_nothing(tmp_path: Path) -> None:
     assert (without_it.sparse, without_it.action) == ({}, analysis.action)
 
 
+def test_too_few_drawn_intervals_are_listed_and_give_no_shares(tmp_path: Path) -> None:
+    tree = root.good(fitness=True)
+    tree["plan.json"]["sparse_replays"] = 1
+    for path in ("arms/graph-sparse/request.json", SPARSE):
+        request = tree[path]["request"] if path == SPARSE else tree[path]
+        request["event_sparse_replays"] = 1
+    for report in tree[SPARSE]["ranks"]:
+        report["event_profile"]["replays"] = 1
+    for path in SPARSES:
+        del tree[path]["replays"][1:]
+    analysis = root.judged(tree, tmp_path)
+    assert root.findings(analysis) == {}
+    listed = analysis.clauses["profile-complete"]["sparse-whole"]
+    assert listed.verdict is None
+    assert "in 1 replays; expected 2 at least: measure more replays" in listed.reason
+    assert analysis.sparse == {}
+    assert analysis.status == "exact_event_profile_stop"
+
+
 def test_a_sparse_profile_that_nobody_asked_for_is_refused(tmp_path: Path) -> None:
     tree = root.good()
     tree[SPARSES[0]] = root.sparse(0)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pytest_laguna.campaign import Bounds
 from pytest_laguna.engine import launch
+from pytest_laguna.evidence import files, leased_cards
 from pytest_laguna.evidence.arm_record import ArmRecord, ArmRequest
 from pytest_laguna.evidence.parity import PacketRecord, PacketRequest
 from pytest_laguna.evidence.process_record import ProcessRecord
@@ -22,6 +23,8 @@ from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.command import Command, Ladder
 from pytest_laguna.machine.environment import PRIVATE_DIRECTORIES, make_short_directory, private_environment
 from pytest_laguna.verdict import NotProvenError
+
+_NAME_LIMIT = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class ArmRunner:
         cores: the processor cores that everything runs on; empty for all that this process may use.
         bounds: the campaign's.
         bytecode: where Python keeps what everything compiles; private to the session, and not evidence.
+        evidence: the attempt's directory of that name, where the end of everything that runs is recorded: in its own
+            directory, or for one that lies elsewhere in a new one below ``processes``; None without an attempt.
         held: the leased cards, around each of whose runs the host is recorded; None where nothing is leased.
     """
 
@@ -65,6 +70,7 @@ class ArmRunner:
     cores: frozenset[int]
     bounds: Bounds
     bytecode: Path
+    evidence: Path | None = None
     held: LeasedCards | None = None
 
     def __call__(
@@ -117,15 +123,24 @@ class ArmRunner:
                 memory_limit_bytes=self.bounds.memory_limit_bytes,
                 cores=self.cores,
             )
+            records = self._records(directory)
             with (
-                contextlib.nullcontext() if self.held is None else self.held.audited(directory),
-                process.SupervisedProcess(command, self.token) as supervised,
+                contextlib.nullcontext() if self.held is None else self.held.audited(records),
+                _recorded(process.SupervisedProcess(command, self.token), records) as supervised,
             ):
                 yield supervised
         finally:
             shutil.rmtree(short, ignore_errors=True)
             for private in {path.partition("/")[0] for path in PRIVATE_DIRECTORIES.values()}:
                 shutil.rmtree(directory / private, ignore_errors=True)  # caches are no evidence
+
+    def _records(self, directory: Path) -> Path:
+        """Where the end of what runs in a directory is recorded: whoever starts it cannot keep it from the analysis."""
+        if self.evidence is None or directory.resolve().is_relative_to(self.evidence.resolve()):
+            return directory
+        place = self.evidence / leased_cards.PROCESSES
+        place.mkdir(mode=files.PRIVATE_DIRECTORY, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f"{directory.name[:_NAME_LIMIT]}-", dir=place))
 
     def on_card(self, card: Card) -> ArmRunner:
         """The same, seeing one of the leased cards only.
@@ -168,3 +183,16 @@ class ArmRunner:
             deadline_seconds=self.bounds.deadline_seconds,
             run=self,
         )
+
+
+@contextlib.contextmanager
+def _recorded(supervised: process.SupervisedProcess, directory: Path) -> Iterator[process.SupervisedProcess]:
+    """A supervised process whose end is written down, in whatever way the block is left."""
+    with contextlib.ExitStack() as ended, supervised:
+        ended.callback(_record_end, supervised, directory)
+        yield supervised
+
+
+def _record_end(supervised: process.SupervisedProcess, directory: Path) -> None:
+    record = supervised.stop()
+    files.write_new(directory / leased_cards.PROCESS, files.canonical_json(record.canonical()))

@@ -66,7 +66,6 @@ class CardProcess:
         argv = [sys.executable, "-P", "-m", "pytest_laguna.machine.card_program", str(request), str(result)]
         runner = self.run.on_card(card)
         process = runner(argv, {}, place, runner.bounds.deadline_seconds)
-        files.write_new(place / "process.json", files.canonical_json(process.canonical()))
         if not process.is_clean:
             message = f"card {card.identity}, {function.__qualname__}: {_why(process, place)}"
             raise CardProcessError(message)

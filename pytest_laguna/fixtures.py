@@ -114,13 +114,14 @@ def arm_runner(
     """Runs arms and other programs under supervision, on the leased cards; gate 1 runs them on the CPU."""
     _require_idle(request.config)
     bytecode = tmp_path_factory.mktemp("bytecode")
+    evidence = request.config.stash[ATTEMPT].directory / root.EVIDENCE
     if CARDS in request.config.stash:
         held = request.config.stash[CARDS]
         bounds = campaign.lanes[lane].bounds
-        return ArmRunner(held.lease.token, held.environment(), held.cores(held.cards), bounds, bytecode, held)
+        return ArmRunner(held.lease.token, held.environment(), held.cores(held.cards), bounds, bytecode, evidence, held)
     if campaign.rehearsal is None:
         raise NotProvenError("the campaign has no table rehearsal; gate 1 runs the engine of one")
-    return ArmRunner(new_token(), {}, frozenset(), campaign.rehearsal.bounds, bytecode)
+    return ArmRunner(new_token(), {}, frozenset(), campaign.rehearsal.bounds, bytecode, evidence)
 
 
 @pytest.fixture(scope="session")

@@ -67,11 +67,20 @@ class LeasedCards:
 
         Raises:
             NotProvenError: the host or its cards cannot be looked at.
+            UnusableEvidenceError: the lease was lost: somebody else may have run on its cards.
         """
+        self._check_lease()
         before = self._host_state(None)
         yield
+        self._check_lease()
         audit = host_audit.audit(before, self._host_state(before))
         files.write_new(directory / leased_cards.HOST, files.canonical_json(audit.canonical()))
+
+    def _check_lease(self) -> None:
+        try:
+            self.lease.check()
+        except LeaseError as error:
+            raise UnusableEvidenceError(str(error)) from error
 
     def _host_state(self, before: HostState | None) -> HostState:
         try:
@@ -117,23 +126,33 @@ class LeasedCards:
                 there is no attempt, and nothing has run.
 
         Returns:
-            PASS when the cards are free again; anything else says what was left on them, and they are quarantined.
+            PASS when the cards are free again; anything else says what was left on them, and they are quarantined; or
+            that the lease was lost meanwhile.
 
         Raises:
             OSError: the record cannot be written; the cards are quarantined.
         """
-        verdict, reason = Verdict.NOT_PROVEN, "the end of the lease could not be recorded"
+        finding: Finding = (Verdict.NOT_PROVEN, "the end of the lease could not be recorded")
         try:
             found = sweep(self.lease.token, seconds=SWEEP_SECONDS).found
-            verdict, reason = self._glance() if evidence is None else self._look("after", evidence)
+            finding = self._glance() if evidence is None else self._look("after", evidence)
             if found:
-                verdict, reason = Verdict.FAIL, f"left running: {found[0]}"
+                finding = (Verdict.FAIL, f"left running: {found[0]}")
         finally:
+            finding = self._end(finding)
+        return finding
+
+    def _end(self, finding: Finding) -> Finding:
+        """End the lease itself; a lease that was lost makes what was found unusable, but for what was left running."""
+        verdict, reason = finding
+        try:
             if verdict is Verdict.PASS:
                 self.lease.release()
             else:
                 self.lease.quarantine(reason)
-        return verdict, reason
+        except LeaseError as error:
+            return finding if verdict is Verdict.FAIL else (Verdict.VOID, str(error))
+        return finding
 
     def _glance(self) -> Finding:
         """One quick look at cards on which nothing has run."""

@@ -3,29 +3,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_laguna.analysis.clauses import Evidence
 from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.analysis.lease import judge_machine
+from pytest_laguna.analysis.lease import Session, judge_machine, judge_processes
 from pytest_laguna.campaign import Campaign
 from pytest_laguna.evidence import root
 from pytest_laguna.evidence.diagnostic import NOTICE
-from pytest_laguna.evidence.machine import read_machine
+from pytest_laguna.evidence.journal import Event
+from pytest_laguna.evidence.machine import read_machine, read_processes
 from pytest_laguna.evidence.schemas import AttemptStart
 from pytest_laguna.own_analysis import Attempted, campaign_copy, own_analysis
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 
 
-def judge_raw(directory: Path, start: AttemptStart) -> Evidence:
+def judge_raw(directory: Path, start: AttemptStart, events: Sequence[Event]) -> Evidence:
     """Judge the raw files of an attempt; a file that cannot be used counts against it, and loses nothing else.
 
     Args:
         directory: the attempt's.
         start: its ``attempt.json``.
+        events: its journal.
     """
     if start.gate == 1:
-        return Evidence()
+        return Evidence(machine=judge_processes(*read_processes(directory / root.EVIDENCE)))
     against: list[Finding] = []
     notice = ""
     try:
@@ -33,7 +36,7 @@ def judge_raw(directory: Path, start: AttemptStart) -> Evidence:
         notice = _notice(campaign, start.gate)
         settings = campaign.lane_settings(start.lane)
         machine = read_machine(directory / root.EVIDENCE)
-        against += judge_machine(machine, settings.idle, settings.host)
+        against += judge_machine(machine, settings.idle, settings.host, Session.of(start, events))
         own = own_analysis(Attempted(directory, start, campaign, machine.lease))
     except NotProvenError as error:
         return Evidence(machine=[*against, (Verdict.NOT_PROVEN, str(error))], notice=notice)

@@ -19,7 +19,7 @@ from pytest_laguna.attempt import Attempt, Precondition
 from pytest_laguna.campaign import CampaignError, read_campaign
 from pytest_laguna.evidence import root
 from pytest_laguna.evidence.files import printable
-from pytest_laguna.evidence.machine import read_machine
+from pytest_laguna.evidence.machine import read_processes
 from pytest_laguna.evidence.schemas import Identity
 from pytest_laguna.identity.record import take_identity
 from pytest_laguna.identity.source import IdentityError, unfrozen_module
@@ -290,6 +290,7 @@ class GateSession:
                 process.signal(signal.SIGKILL)
                 yield Verdict.FAIL, f"process {process.pid} was left running by a test: {command}"
         yield from self._end_lease(attempt)
+        yield from self._left_behind(attempt)
         runtime = loaded_runtime()
         if self._gate.options.gate > 1 and runtime is not None:
             yield Verdict.VOID, f"{runtime} was loaded in the pytest process by a test"
@@ -308,15 +309,14 @@ class GateSession:
             return
         if verdict is not Verdict.PASS:
             yield verdict, reason
-        yield from self._left_behind(attempt)
 
     def _left_behind(self, attempt: Attempt) -> Iterator[tuple[Verdict, str]]:
         """What a supervised process left running is a broken contract, in the journal too: it closes the campaign."""
-        with contextlib.suppress(UnusableEvidenceError):  # which the analysis finds
-            for place, process in read_machine(attempt.directory / root.EVIDENCE).processes.items():
-                verdict, reason = judge_cleanliness(process)
-                if verdict is Verdict.FAIL:
-                    yield verdict, f"{place}: {reason}"
+        processes, _ = read_processes(attempt.directory / root.EVIDENCE)  # the analysis finds those that are damaged
+        for place, process in processes.items():
+            verdict, reason = judge_cleanliness(process)
+            if verdict is Verdict.FAIL:
+                yield verdict, f"{place}: {reason}"
 
     def _drift(self) -> Iterator[tuple[Verdict, str]]:
         """Whether campaign, candidate and harness are still what they were when the gate opened."""

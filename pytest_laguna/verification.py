@@ -396,7 +396,7 @@ def derive_analysis(directory: Path, start: AttemptStart) -> Analysis:
     """The verdict object from ``attempt.json``, the journal and, of a device gate, what is recorded of its machine."""
     first_previous = files.sha256_file(directory / root.ATTEMPT)
     events = read_journal(directory / root.JOURNAL, first_previous)
-    return judge(start.clauses, events, judge_raw(directory, start))
+    return judge(start.clauses, events, judge_raw(directory, start, events))
 
 
 def derive_junit(start: AttemptStart, analysis: Analysis) -> bytes:

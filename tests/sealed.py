@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import datetime
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -81,19 +83,32 @@ def build(  # noqa: PLR0913 - what may differ between two attempts
     record: dict[str, JSON] = {"candidate": SOURCES, "harness": SOURCES}
     precondition = Precondition(identity, record, previous, earlier or [])
     attempt = Attempt(settled, precondition, plugins=["pytest 9"], arguments=[f"--gate={gate}"])
+    evidence = attempt.directory / root.EVIDENCE
     if gate > 1:
-        write_lease(attempt.directory / root.EVIDENCE)
-    before_sealing(attempt.directory / root.EVIDENCE)
+        write_lease(evidence, idle_record("before", looks=_looks_now()))
     for kind, data in good_events(gate) if events is None else events:
         attempt.append(kind, **data)
+    if gate > 1:
+        write_idle(evidence, idle_record("after", looks=_looks_now()))
+    before_sealing(evidence)
     assert attempt.finish(exit_status) is not None, attempt.broken
     return attempt.directory
 
 
-def idle_record(phase: Literal["before", "after"]) -> IdleRecord:
+LOOKS = ("2026-07-25T00:00:00.000000+00:00", "2026-07-25T00:00:01.000000+00:00")
+
+
+def _looks_now() -> list[str]:
+    """Two looks of this moment, as far apart as the demonstration's campaign asks for."""
+    first = datetime.datetime.now(datetime.UTC)
+    second = first + datetime.timedelta(seconds=0.1)
+    time.sleep(0.11)  # the journal's next event is later than both
+    return [look.isoformat(timespec="microseconds") for look in (first, second)]
+
+
+def idle_record(phase: Literal["before", "after"], *, looks: Sequence[str] = LOOKS) -> IdleRecord:
     """Two looks at one idle slot."""
     state = CardState(identity="cpu-slot-0", ordinal=0, memory_used_bytes=0, utilisation_percent=None, holders=[])
-    looks = [f"2026-07-25T00:00:0{second}.000000+00:00" for second in (0, 1)]
     return IdleRecord(
         phase=phase,
         lane="cpu",
@@ -104,8 +119,8 @@ def idle_record(phase: Literal["before", "after"]) -> IdleRecord:
     )
 
 
-def write_lease(evidence: Path) -> None:
-    """What a device gate records of a lease that was idle before and after."""
+def write_lease(evidence: Path, before: IdleRecord) -> None:
+    """What a device gate records before its first test."""
     directory = evidence / leased_cards.DIRECTORY
     directory.mkdir(mode=0o700)
     lease = leased_cards.LeaseStart(
@@ -117,13 +132,14 @@ def write_lease(evidence: Path) -> None:
         cores=[0],
         cleared=[],
     )
-    records: dict[str, JSON] = {
-        leased_cards.LEASE: lease.canonical(),
-        leased_cards.IDLE_BEFORE: idle_record("before").canonical(),
-        leased_cards.IDLE_AFTER: idle_record("after").canonical(),
-    }
-    for name, record in records.items():
-        files.write_new(directory / name, files.canonical_json(record))
+    files.write_new(directory / leased_cards.LEASE, files.canonical_json(lease.canonical()))
+    write_idle(evidence, before)
+
+
+def write_idle(evidence: Path, record: IdleRecord) -> None:
+    """The looks at its cards before its first test or after its last."""
+    name = {"before": leased_cards.IDLE_BEFORE, "after": leased_cards.IDLE_AFTER}[record.phase]
+    files.write_new(evidence / leased_cards.DIRECTORY / name, files.canonical_json(record.canonical()))
 
 
 def reseal(attempt: Path, **changed: Any) -> None:

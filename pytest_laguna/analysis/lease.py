@@ -6,30 +6,71 @@ These findings belong to the session and not to a clause: they count whatever it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.host import judge_host
 from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.analysis.process import judge_cleanliness
 from pytest_laguna.evidence.host import HostLimits
-from pytest_laguna.evidence.idle import IdleRequirement
-from pytest_laguna.evidence.leased_cards import IDLE_AFTER, IDLE_BEFORE
+from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, seconds_between
+from pytest_laguna.evidence.journal import Event
+from pytest_laguna.evidence.leased_cards import IDLE_AFTER, IDLE_BEFORE, LEASE, SHORTEST_PREFIX, LeasedCard, LeaseStart
 from pytest_laguna.evidence.machine import MachineEvidence
+from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.schemas import AttemptStart
 from pytest_laguna.verdict import Verdict
 
 
-def judge_machine(evidence: MachineEvidence, idle: IdleRequirement, host: HostLimits) -> list[Finding]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Session:
+    """What an attempt says of itself, into which its lease must fit; times are the journal's.
+
+    Attributes:
+        lane: where it ran.
+        cards: the entries of ``--cards``.
+        opened: when the attempt was opened, before the first look; None where the journal is empty.
+        tests: when the first test started and the last phase of one ended; None when none did.
+        ended: when the session came to its end, after the last look; None when it did not.
+    """
+
+    lane: str
+    cards: Sequence[str]
+    opened: str | None
+    tests: tuple[str, str] | None
+    ended: str | None
+
+    @classmethod
+    def of(cls, start: AttemptStart, events: Sequence[Event]) -> Session:
+        """The session of an attempt, from ``attempt.json`` and its journal."""
+        tests = [event.time for event in events if event.kind in {"test-started", "phase"}]
+        ends = [event.time for event in events if event.kind == "session-finished"]
+        within = (tests[0], tests[-1]) if tests else None
+        opened = events[0].time if events else None
+        return cls(start.lane, start.cards, opened, within, ends[-1] if ends else None)
+
+
+def judge_machine(
+    evidence: MachineEvidence, idle: IdleRequirement, host: HostLimits, session: Session
+) -> list[Finding]:
     """Everything that speaks against the machine's side of an attempt; empty when nothing does.
 
     Raises:
         UnusableEvidenceError: the output of a management tool is not exactly of its form.
     """
-    found = [*_judge_lease(evidence, idle)]
-    for path, process in evidence.processes.items():
-        found += _against(path, judge_cleanliness(process))
+    found = [*_judge_lease(evidence, idle, session)]
+    found += judge_processes(evidence.processes, evidence.damaged)
     for path, audit in evidence.audits.items():
         found += _against(path, judge_host(audit, host))
+    return found
+
+
+def judge_processes(processes: Mapping[str, ProcessRecord], damaged: Mapping[str, str]) -> list[Finding]:
+    """What speaks against the processes that a gate ran, whatever they were for; ``damaged`` are VOID."""
+    found = [(Verdict.VOID, f"{path}: {why}") for path, why in damaged.items()]
+    for path, process in processes.items():
+        found += _against(path, judge_cleanliness(process))
     return found
 
 
@@ -38,15 +79,48 @@ def _against(path: str, finding: Finding) -> list[Finding]:
     return [] if verdict is Verdict.PASS else [(verdict, f"{path}: {reason}")]
 
 
-def _judge_lease(evidence: MachineEvidence, idle: IdleRequirement) -> Iterator[Finding]:
+def _judge_lease(evidence: MachineEvidence, idle: IdleRequirement, session: Session) -> Iterator[Finding]:
     if evidence.lease is None:
         yield Verdict.NOT_PROVEN, "no lease is recorded"
         return
-    leased = (evidence.lease.token, [card.identity for card in evidence.lease.cards])
+    yield from _judge_start(evidence.lease, session)
+    leased = (evidence.lease.token, [card.identity for card in evidence.lease.cards], evidence.lease.lane)
     for name, phase, record in ((IDLE_BEFORE, "before", evidence.before), (IDLE_AFTER, "after", evidence.after)):
         if record is None:
             yield Verdict.NOT_PROVEN, f"{name}: missing; whether the cards were idle {phase} the lease is not proven"
-        elif (record.token, record.cards) != leased or record.phase != phase:
+        elif (record.token, record.cards, record.lane) != leased or record.phase != phase:
             yield Verdict.VOID, f"{name}: of another lease, other cards or another phase than {phase}"
         else:
             yield from _against(name, judge_idle(record, idle))
+            yield from _judge_times(name, record, session)
+
+
+def _judge_start(lease: LeaseStart, session: Session) -> Iterator[Finding]:
+    """Rule ``lease-of-this-session``: on its lane, with the cards that ``--cards`` names, in that order."""
+    if lease.lane != session.lane:
+        yield Verdict.VOID, f"{LEASE}: of lane {lease.lane}; expected {session.lane}"
+    named = len(lease.cards) == len(session.cards) and all(map(_names, session.cards, lease.cards))
+    if not named:
+        cards = [f"{card.ordinal} ({card.identity})" for card in lease.cards]
+        yield Verdict.VOID, f"{LEASE}: of cards {cards}; expected those of --cards={','.join(session.cards)}"
+
+
+def _names(entry: str, card: LeasedCard) -> bool:
+    """Whether an entry of ``--cards`` names a card: its ordinal, its identity, or the beginning of it."""
+    named, identity = entry.casefold(), card.identity.casefold()
+    prefix = len(named) >= SHORTEST_PREFIX and identity.startswith(named)
+    return named in {str(card.ordinal), identity} or prefix
+
+
+def _judge_times(name: str, record: IdleRecord, session: Session) -> Iterator[Finding]:
+    """Rule ``looks-around-the-tests``: taken between the attempt's opening, its tests and its end, by the journal."""
+    looks = [snapshot.utc for snapshot in record.snapshots]
+    first_test, last_test = session.tests or (None, None)
+    earliest, latest = (session.opened, first_test) if record.phase == "before" else (last_test, session.ended)
+    for utc in looks:
+        early = earliest is not None and seconds_between(earliest, utc) < 0
+        late = latest is not None and seconds_between(utc, latest) < 0
+        if early or late:
+            expected = f"expected {record.phase} the tests, between {earliest} and {latest} of the journal"
+            yield Verdict.VOID, f"{name}: a look at {utc}; {expected}"
+            return

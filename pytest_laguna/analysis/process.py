@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the record of a supervised process to a verdict.
 
-What it left running is a broken contract (FAIL). How else it ended says nothing about the optimisation: the evidence is
-unusable (VOID), or, where nobody knows how it ended, nothing is proven.
+What it left running is a broken contract (FAIL), and stays one whatever else is wrong. How else it ended says nothing
+about the optimisation: the evidence is unusable (VOID), or, where nobody knows how it ended, nothing is proven.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
-from pytest_laguna.analysis.findings import Finding, decide
+from pytest_laguna.analysis.findings import Finding, decisive
 from pytest_laguna.evidence.process_record import ProcessRecord, Reason
 from pytest_laguna.verdict import Verdict
+
+Rule: TypeAlias = Callable[[ProcessRecord], Finding | None]
 
 
 def nothing_left(process: ProcessRecord) -> Finding | None:
     """Rule ``nothing-left``: nothing was alive below it when it had ended, and nothing survived SIGKILL."""
-    if process.leftovers:
-        return Verdict.FAIL, f"left behind: {process.leftovers[0]}"
+    if process.left_behind is not None:
+        return Verdict.FAIL, f"left behind: {process.left_behind}"
     if process.survivors:
         return Verdict.FAIL, f"survived SIGKILL: {process.survivors[0]}"
     return None
@@ -44,14 +47,14 @@ def ended_by_itself(process: ProcessRecord) -> Finding | None:
     return None
 
 
-CLEANLINESS: Mapping[str, Callable[[ProcessRecord], Finding | None]] = {
+CLEANLINESS: Mapping[str, Rule] = {
     "nothing-left": nothing_left,
     "supervised-throughout": supervised_throughout,
     "proven-empty": proven_empty,
 }
 """What must hold for everything that a gate runs, whatever the run was for."""
 
-PROCESS_RULES: Mapping[str, Callable[[ProcessRecord], Finding | None]] = {
+PROCESS_RULES: Mapping[str, Rule] = {
     **CLEANLINESS,
     "ended-by-itself": ended_by_itself,
 }
@@ -60,11 +63,15 @@ PROCESS_RULES: Mapping[str, Callable[[ProcessRecord], Finding | None]] = {
 
 def judge_cleanliness(process: ProcessRecord) -> Finding:
     """Whether a process and everything below it is gone, with a reason that begins with the rule's id."""
-    found = {name: rule(process) for name, rule in CLEANLINESS.items()}
-    return decide(found, "nothing left")
+    return _judge(process, CLEANLINESS) or (Verdict.PASS, "nothing left")
 
 
 def judge_process(process: ProcessRecord) -> Finding:
     """Whether a process ended as a run that counts must, with a reason that begins with the rule's id."""
-    found = {name: rule(process) for name, rule in PROCESS_RULES.items()}
-    return decide(found, "ended by itself and left nothing")
+    return _judge(process, PROCESS_RULES) or (Verdict.PASS, "ended by itself and left nothing")
+
+
+def _judge(process: ProcessRecord, rules: Mapping[str, Rule]) -> Finding | None:
+    """A process that survives SIGKILL is never proven to have ended either: that it is there decides."""
+    found = {name: rule(process) for name, rule in rules.items()}
+    return decisive([(finding[0], f"{name}: {finding[1]}") for name, finding in found.items() if finding is not None])

@@ -14,7 +14,7 @@ from pytest_laguna.evidence.arm_record import ArmRecord, ArmRequest
 from pytest_laguna.evidence.parity import PacketRecord, PacketRequest
 from pytest_laguna.evidence.process_record import ProcessRecord
 from pytest_laguna.evidence.schemas import Schema, read_model
-from pytest_laguna.verdict import UnusableEvidenceError
+from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError
 
 from . import arms, packets
 from .tiny_pair import shape
@@ -34,7 +34,7 @@ class Runner(Protocol):
     def __call__(
         self, argv: Sequence[str], variables: Mapping[str, str], directory: Path, deadline_seconds: float
     ) -> ProcessRecord:
-        """Run it.
+        """Run it, and record how it ended.
 
         Args:
             argv: the program, as an absolute path, and its arguments.
@@ -50,6 +50,10 @@ class ArmFailedError(RuntimeError):
 
 class ArmSurvivedError(AssertionError):
     """An arm of which something was left running: a broken contract, whatever it computed."""
+
+
+class ArmUnprovenError(ArmSurvivedError, NotProvenError):
+    """An arm of which something may have been left running: nobody saw the end of all of it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,7 +97,7 @@ def build_tiny_pair(  # noqa: PLR0913
     Raises:
         FileExistsError: the directory exists.
         ArmFailedError: it could not be written, or its bytes are not the shipped ones.
-        ArmSurvivedError: something of it was left running.
+        ArmSurvivedError: something of it was left running, or that may be.
     """
     directory.mkdir(mode=files.PRIVATE_DIRECTORY)
     pair = directory / "pair"
@@ -112,8 +116,7 @@ def run_arm(
 
     Args:
         request: what the arm is told.
-        directory: made here with mode 0700; everything that the arm writes is below it, with ``process.json``, which
-            says how its process ended.
+        directory: made here with mode 0700; everything that the arm writes is below it.
         interpreter: the Python that has the lane's vLLM.
         deadline_seconds: after which the arm is ended with everything below it.
         run: runs it.
@@ -121,7 +124,7 @@ def run_arm(
     Raises:
         FileExistsError: the directory exists; an arm's directory is never used twice.
         ArmFailedError: it exited with another status than 0, or was ended.
-        ArmSurvivedError: something of it was left running.
+        ArmSurvivedError: something of it was left running, or that may be.
         UnusableEvidenceError: its record is not one, or answers another request.
     """
     directory.mkdir(mode=files.PRIVATE_DIRECTORY)
@@ -149,7 +152,7 @@ def run_packet(
     Raises:
         FileExistsError: the directory exists; a packet's directory is never used twice.
         ArmFailedError: it exited with another status than 0, or was ended.
-        ArmSurvivedError: something of it was left running.
+        ArmSurvivedError: something of it was left running, or that may be.
         UnusableEvidenceError: its record is not one, or answers another request.
     """
     directory.mkdir(mode=files.PRIVATE_DIRECTORY)
@@ -184,7 +187,6 @@ class _Program:
         files.write_new(request_path, files.canonical_json(request.canonical()))
         argv = [str(self.interpreter), "-P", "-m", self.module, str(request_path), str(record_path)]
         process = run(argv, self.variables, directory, self.deadline_seconds)
-        files.write_new(directory / "process.json", files.canonical_json(process.canonical()))
         _require_clean(process, self.what, directory)
         return read_model(record_path, record)
 
@@ -197,9 +199,12 @@ def _require_answer(answered: Schema, asked: Schema, directory: Path) -> None:
 
 def _require_clean(process: ProcessRecord, what: str, directory: Path) -> None:
     """Raise unless a process ended by itself with exit code 0 and left nothing behind."""
-    if process.leftovers or process.survivors or not process.proven_empty:
+    if process.left_behind is not None or process.survivors:
         message = f"{what} in {directory}: {process}"
         raise ArmSurvivedError(message)
+    if not process.proven_empty:
+        message = f"{what} in {directory}: {process}"
+        raise ArmUnprovenError(message)
     if not process.is_clean:
         message = f"{what} in {directory}: {process}: {_reason(_tail(directory / 'stderr.log'))}"
         raise ArmFailedError(message)

@@ -18,8 +18,13 @@ IDLE_AFTER = "idle-after.json"
 
 PROCESS = "process.json"
 """In the directory of everything that was run under supervision: how it ended."""
+PROCESSES = "processes"
+"""Below the attempt's ``evidence``: a directory for each run whose own directory lies elsewhere."""
 HOST = "host.json"
 """Beside it: the host before and after."""
+
+SHORTEST_PREFIX = 8
+"""Fewer characters of an identity are a mistake rather than a short form."""
 
 
 class LeasedCard(Schema):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pytest_laguna.evidence.idle import IdleRecord
 from pytest_laguna.evidence.leased_cards import LeaseStart
 from pytest_laguna.evidence.process_record import ProcessRecord
 from pytest_laguna.evidence.schemas import Model, read_model
+from pytest_laguna.verdict import UnusableEvidenceError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class MachineEvidence:
         after: the looks after the last.
         processes: the ends of everything that was run, by the path of the record.
         audits: the host around them, likewise.
+        damaged: by path why a file of these cannot be used; it makes nothing of the others unread.
     """
 
     lease: LeaseStart | None
@@ -32,30 +35,50 @@ class MachineEvidence:
     after: IdleRecord | None
     processes: Mapping[str, ProcessRecord]
     audits: Mapping[str, HostAudit]
+    damaged: Mapping[str, str]
 
 
 def read_machine(evidence: Path) -> MachineEvidence:
-    """Read it all.
+    """Read it all, each file by itself.
 
     Args:
         evidence: the attempt's directory of that name.
-
-    Raises:
-        UnusableEvidenceError: a file is there and is not what its name says.
     """
+    reader = _Reader(evidence)
     cards = evidence / leased_cards.DIRECTORY
     return MachineEvidence(
-        lease=_read(cards / leased_cards.LEASE, LeaseStart),
-        before=_read(cards / leased_cards.IDLE_BEFORE, IdleRecord),
-        after=_read(cards / leased_cards.IDLE_AFTER, IdleRecord),
-        processes=_read_all(evidence, leased_cards.PROCESS, ProcessRecord),
-        audits=_read_all(evidence, leased_cards.HOST, HostAudit),
+        lease=reader.read(cards / leased_cards.LEASE, LeaseStart),
+        before=reader.read(cards / leased_cards.IDLE_BEFORE, IdleRecord),
+        after=reader.read(cards / leased_cards.IDLE_AFTER, IdleRecord),
+        processes=reader.read_all(leased_cards.PROCESS, ProcessRecord),
+        audits=reader.read_all(leased_cards.HOST, HostAudit),
+        damaged=reader.damaged,
     )
 
 
-def _read(path: Path, model: type[Model]) -> Model | None:
-    return read_model(path, model) if path.exists() else None
+def read_processes(evidence: Path) -> tuple[Mapping[str, ProcessRecord], Mapping[str, str]]:
+    """The ends of everything that was run, by the path of the record, and why other such records cannot be used."""
+    reader = _Reader(evidence)
+    return reader.read_all(leased_cards.PROCESS, ProcessRecord), reader.damaged
 
 
-def _read_all(evidence: Path, name: str, model: type[Model]) -> Mapping[str, Model]:
-    return {str(path.relative_to(evidence)): read_model(path, model) for path in sorted(evidence.rglob(name))}
+class _Reader:
+    """Reads files below a directory and remembers which of them cannot be used."""
+
+    def __init__(self, evidence: Path) -> None:
+        self._evidence = evidence
+        self.damaged: dict[str, str] = {}
+
+    def read(self, path: Path, model: type[Model]) -> Model | None:
+        if not os.path.lexists(path):
+            return None
+        try:
+            return read_model(path, model)
+        except UnusableEvidenceError as error:
+            self.damaged[str(path.relative_to(self._evidence))] = str(error).removeprefix(f"{path.name}: ")
+            return None
+
+    def read_all(self, name: str, model: type[Model]) -> Mapping[str, Model]:
+        places = (path for path in sorted(self._evidence.rglob("*")) if path.name == name)  # links to nowhere too
+        found = {path: self.read(path, model) for path in places}
+        return {str(path.relative_to(self._evidence)): record for path, record in found.items() if record is not None}

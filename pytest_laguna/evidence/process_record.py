@@ -63,8 +63,8 @@ class ProcessRecord(Schema):
         last_signal: the number of the last signal that was sent to the tree; None when there was no need for one.
         wall_seconds: from its start to the end of the last process below it.
         peak_memory_bytes: the largest sum over the tree that was polled; None without a limit.
-        leftovers: what was still alive when the child had ended by itself and the time to settle was over, or what a
-            sweep found. It was killed, and still counts against the arm.
+        leftovers: what was still alive when the child had ended by itself and the time to settle was over: it was
+            killed, and still counts against the arm. Where the supervisor was lost, what the sweep found instead.
         survivors: what was still alive after SIGKILL and its seconds: stuck in the kernel, or not ours to signal.
         proven_empty: whether the kernel said in the end that no process is left below the supervisor; a look at /proc
             may not show all of them, as on a host that hides the processes of others.
@@ -88,6 +88,14 @@ class ProcessRecord(Schema):
         return None if self.wait_status is None else os.waitstatus_to_exitcode(self.wait_status)
 
     @property
+    def left_behind(self) -> FoundProcess | None:
+        """The first process that it left running when it had ended; None when none is known.
+
+        What a sweep finds after a lost supervisor may be the arm itself, which was still to end: it is none of these.
+        """
+        return None if self.reason is Reason.SUPERVISOR_LOST else next(iter(self.leftovers), None)
+
+    @property
     def is_clean(self) -> bool:
         """Whether the child ended by itself with exit code 0 and left nothing behind."""
         nothing_left = self.proven_empty and not self.leftovers and not self.survivors
@@ -95,7 +103,8 @@ class ProcessRecord(Schema):
 
     def __str__(self) -> str:
         parts = [f"{self.reason}, {_exit_words(self.exit_code)} after {self.wall_seconds:.1f} s"]
-        parts += [f"left behind: {process}" for process in self.leftovers]
+        found = "swept" if self.reason is Reason.SUPERVISOR_LOST else "left behind"
+        parts += [f"{found}: {process}" for process in self.leftovers]
         parts += [f"survived SIGKILL: {process}" for process in self.survivors]
         if not self.proven_empty and not self.survivors:
             parts.append("whether all of it has ended is not proven")

@@ -102,7 +102,6 @@ def _ask(interpreter: Path, candidate: str, directory: Path, deadline_seconds: f
     result = directory / "engine.json"
     argv = [str(interpreter), "-P", str(PROGRAM), str(result), candidate, HARNESS]
     process = run(argv, {}, directory, deadline_seconds)
-    files.write_new(directory / "process.json", files.canonical_json(process.canonical()))
     if not process.is_clean:
         said = files.read_bytes(directory / "stderr.log", limit=_SIZE_LIMIT)[-_TAIL_BYTES:].decode(errors="replace")
         last = printable((said.strip().splitlines() or ["nothing on standard error"])[-1])

@@ -8,10 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from pytest_laguna.evidence.idle import CardState, Lane, Observer
+from pytest_laguna.evidence.leased_cards import SHORTEST_PREFIX
 from pytest_laguna.machine.errors import CardError
-
-SHORTEST_PREFIX = 8
-"""Fewer characters of an identity are a mistake rather than a short form."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

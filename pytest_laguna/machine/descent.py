@@ -20,6 +20,8 @@ from pytest_laguna.machine import kernel
 TOKEN_VARIABLE = "LAGUNA_LEASE"  # noqa: S105 - the name of a variable
 TOKEN_DIGITS = 32
 """A token is that many lower-case hexadecimal digits."""
+COMMAND_LIMIT = 1000
+"""Letters of a command in a report: many of them have to fit into one packet, and one into a line."""
 
 _MARK_DIGITS = 12
 _MARK_BASE = 1 << 61
@@ -48,10 +50,12 @@ class Process:
         self.start_ticks = start_ticks
 
     def command(self) -> str:
-        """Its command line, or its name in brackets when it has none; empty when it has ended."""
+        """The beginning of its command line, or its name in brackets when it has none; empty when it has ended."""
         line = _read(f"/proc/{self.pid}/cmdline").rstrip(b"\0")
         name = _read(f"/proc/{self.pid}/comm").rstrip(b"\n")
-        return (line.replace(b"\0", b" ") or (b"[" + name + b"]" if name else b"")).decode(errors="replace")
+        return (line.replace(b"\0", b" ") or (b"[" + name + b"]" if name else b"")).decode(errors="replace")[
+            :COMMAND_LIMIT
+        ]
 
     def signal(self, number: int) -> None:
         """Send a signal to this process and to no later one of the same pid; one that has ended gets none.

@@ -23,6 +23,9 @@ from pytest_laguna.verdict import NotProvenError
 
 POLL_SECONDS = 0.25
 
+CLOCK_SECONDS = 1.0
+"""How much longer than its time a series of looks may take because two clocks differ."""
+
 
 def take_record(  # noqa: PLR0913 - each is a fact of its own
     source: CardSource,
@@ -97,11 +100,17 @@ def look(source: CardSource, cards: Sequence[Card], token: str) -> Snapshot:
 
 
 def _looks(source: CardSource, cards: Sequence[Card], token: str, requirement: IdleRequirement) -> list[Snapshot]:
-    """Evenly spread; the clock of the evidence decides whether they cover the time, so there may be one more."""
+    """Evenly spread; the clock of the evidence decides whether they cover the time, so there may be one more.
+
+    A clock that was set back covers no time for as long as it was set back: the monotonic one ends the looks.
+    """
     pause = requirement.seconds / max(requirement.snapshots - 1, 1)
     start = time.monotonic()
+    end = start + requirement.seconds + max(pause, CLOCK_SECONDS)
     taken = [look(source, cards, token)]
-    while len(taken) < requirement.snapshots or seconds_between(taken[0].utc, taken[-1].utc) < requirement.seconds:
+    while len(taken) < requirement.snapshots or (
+        seconds_between(taken[0].utc, taken[-1].utc) < requirement.seconds and time.monotonic() < end
+    ):
         time.sleep(max(0.001, start + pause * len(taken) - time.monotonic()))
         taken.append(look(source, cards, token))
     return taken

@@ -29,6 +29,12 @@ BUSY_SECONDS = 0.05
 
 RECORD_BYTES = 4096
 
+REASON_LETTERS = 400
+"""Of the line that says why a card is quarantined; the rest is in the attempt."""
+
+_END_BYTES = 4 * REASON_LETTERS + 100
+"""What a record may grow by at its end: a reason, of at most four bytes a letter, and the time."""
+
 _RETRY_SECONDS = 0.005
 _IDENTITY = re.compile(r"[0-9A-Za-z][0-9A-Za-z:._-]{0,199}")
 _SUFFIX = ".lease"
@@ -110,21 +116,48 @@ class LeaseDirectory:
                 return descriptor
             time.sleep(_RETRY_SECONDS)
 
+    def share(self, identity: str) -> int | None:
+        """Keep a card from being taken while others may do the same; None when somebody holds its lock."""
+        return self._try_lock(identity, fcntl.LOCK_SH)
+
     def is_held(self, identity: str) -> bool:
         """Whether somebody holds a card's lock, without being in anybody's way for longer than this takes."""
-        descriptor = self._try_lock(identity, fcntl.LOCK_SH)
+        descriptor = self.share(identity)
         if descriptor is None:
             return True
         os.close(descriptor)
         return False
 
-    def _try_lock(self, identity: str, operation: int) -> int | None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    def keeps(self, identity: str, descriptor: int) -> bool:
+        """Whether a lock that was taken here still keeps others out: its file and this directory have their names."""
+        with contextlib.suppress(OSError):
+            named = os.stat(_name(identity), dir_fd=self._descriptor, follow_symlinks=False)
+            there = os.path.samestat(os.fstat(self._descriptor), self.path.stat(follow_symlinks=False))
+            return there and os.path.samestat(os.fstat(descriptor), named)
+        return False
+
+    def _open(self, identity: str, flags: int) -> int:
+        """Open a card's file; a pipe, which could hold us for ever, is refused without waiting for it.
+
+        Raises:
+            FileNotFoundError: there is none.
+            LeaseError: it is no regular file.
+        """
+        name = _name(identity)
+        flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
-            descriptor = os.open(_name(identity), flags, files.PRIVATE_FILE, dir_fd=self._descriptor)
+            descriptor = os.open(name, flags, files.PRIVATE_FILE, dir_fd=self._descriptor)
+        except FileNotFoundError:
+            raise
         except OSError as error:
-            found = f"{self.path / _name(identity)}: {error.strerror}; expected a lease"
-            raise LeaseError(found, "move it away") from error
+            raise LeaseError(f"{self.path / name}: {error.strerror}; expected a lease", "move it away") from error
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise LeaseError(f"{self.path / name}: not a regular file; expected a lease", "move it away")
+        return descriptor
+
+    def _try_lock(self, identity: str, operation: int) -> int | None:
+        descriptor = self._open(identity, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
             # Somebody may have deleted the file since it was opened: a lock on a nameless file keeps nobody out.
@@ -155,14 +188,18 @@ class LeaseDirectory:
     def _read(self, identity: str) -> LeaseRecord | None:
         name = _name(identity)
         try:
-            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._descriptor)
+            descriptor = self._open(identity, os.O_RDONLY)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise LeaseError(f"{self.path / name}: {error.strerror}; expected a lease", "move it away") from error
         with open(descriptor, "rb") as stream:  # noqa: PTH123 - from a descriptor opened with O_NOFOLLOW
             content = stream.read(RECORD_BYTES + 1)
-        return parse_model(files.parse_json(content, name), LeaseRecord, name) if content else None
+        if not content:
+            return None
+        record = parse_model(files.parse_json(content, name), LeaseRecord, name)
+        if record.identity != identity:
+            message = f"a record of card {record.identity}; expected one of {identity}"
+            raise UnusableEvidenceError(message)
+        return record
 
     def identities(self) -> list[str]:
         """Every card that was ever locked here, in the order of their names."""
@@ -173,18 +210,20 @@ class LeaseDirectory:
 def write(descriptor: int, record: LeaseRecord) -> None:
     """Replace the record in a lock file that this process holds, whole or not at all.
 
-    It is one write of one page over the one before, which a signal does not split. It is not flushed to the disk, which
-    would take milliseconds: the processes that it guards against do not survive a power cut either.
+    A record of a lease that is held leaves room for how it will end. It is one write of one page over the one before,
+    which a signal does not split. It is not flushed to the disk, which would take milliseconds: the processes that it
+    guards against do not survive a power cut either.
 
     Raises:
         LeaseError: it does not fit, or could not be written.
     """
     where = f"the lease record of {record.identity}"
-    content = files.canonical_json(record.canonical()).ljust(RECORD_BYTES)
-    if len(content) > RECORD_BYTES:
-        raise LeaseError(f"{where}: {len(content)} bytes; expected at most {RECORD_BYTES}", "shorten --sealed-root")
+    content = files.canonical_json(record.canonical())
+    limit = RECORD_BYTES - (_END_BYTES if record.state == "held" else 0)
+    if len(content) > limit:
+        raise LeaseError(f"{where}: {len(content)} bytes; expected at most {limit}", "shorten --sealed-root")
     try:
-        written = os.pwrite(descriptor, content, 0)
+        written = os.pwrite(descriptor, content.ljust(RECORD_BYTES), 0)
     except OSError as error:
         raise LeaseError(f"{where}: not written ({error.strerror})", "make room on its disk") from error
     if written != RECORD_BYTES:

@@ -11,16 +11,17 @@ import contextlib
 import dataclasses
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
+from pytest_laguna.evidence import files
 from pytest_laguna.evidence.idle import utc_now
 from pytest_laguna.machine import descent
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.errors import LeaseError
-from pytest_laguna.machine.lease_directory import LeaseDirectory, LeaseRecord, write
+from pytest_laguna.machine.lease_directory import REASON_LETTERS, LeaseDirectory, LeaseRecord, write
 from pytest_laguna.machine.sweep import Sweep
 
 Sweeper: TypeAlias = Callable[[str], Sweep]
@@ -59,28 +60,52 @@ class Lease:
         """End it well: the next owner needs neither sweep nor proof.
 
         Raises:
-            LeaseError: it has ended.
+            LeaseError: it has ended, or was lost; what is still held of it is released all the same.
         """
         self._end("released", "")
 
     def quarantine(self, reason: str) -> None:
-        """Give the cards up with something left on them; ``reason`` is one line.
+        """Give the cards up with something left on them; ``reason`` is one line, and cut where it is long.
 
         Raises:
-            LeaseError: it has ended.
+            LeaseError: it has ended, or was lost; what is still held of it is quarantined all the same.
         """
-        self._end("quarantined", reason)
+        self._end("quarantined", files.printable(reason)[:REASON_LETTERS])
+
+    def check(self) -> None:
+        """See that nobody can hold these cards beside us: a lock is worth nothing once its file has lost its name.
+
+        Raises:
+            LeaseError: somebody deleted, replaced or rewrote a lease file; the line names the card.
+        """
+        for descriptor, record in zip(self._locks, self._records, strict=True):
+            self._check(descriptor, record)
+
+    def _check(self, descriptor: int, record: LeaseRecord) -> None:
+        identity, path = record.identity, self._directory.path
+        if not self._directory.keeps(identity, descriptor) or self._directory.read(identity) != record:
+            found = (
+                f"card {identity}: its lease in {path} was deleted or is another's; another session may have run on it"
+            )
+            raise LeaseError(found, "leave the files there alone while a gate runs, and run it again")
 
     def _end(self, state: Literal["released", "quarantined"], reason: str) -> None:
         if not self._locks:
             raise LeaseError(f"the lease of {[card.identity for card in self.cards]} has ended", "end it once")
+        lost: LeaseError | None = None
         try:
             for descriptor, record in zip(self._locks, self._records, strict=True):
-                write(descriptor, record.model_copy(update={"state": state, "reason": reason, "ended": utc_now()}))
+                try:
+                    self._check(descriptor, record)
+                    write(descriptor, record.model_copy(update={"state": state, "reason": reason, "ended": utc_now()}))
+                except LeaseError as error:  # the other cards are still ours
+                    lost = lost or error
         finally:
             while self._locks:
                 os.close(self._locks.pop())
             self._directory.close()
+        if lost is not None:
+            raise lost
 
     def __enter__(self) -> Self:
         return self
@@ -141,23 +166,60 @@ def _owner_lives(record: LeaseRecord) -> bool:
 
 
 def _clear(place: LeaseDirectory, cards: Sequence[Card], sweep: Sweeper, idle: Idle) -> list[LeaseRecord]:
-    """See that nothing is left of stale leases; the records stay as they are until the new lease's replace them."""
+    """See that nothing is left of stale leases; the records stay as they are until the new lease's replace them.
+
+    Those of all cards are swept, since what runs on beside a measurement disturbs it on whatever card it runs.
+    """
     found = [(card, place.read(card.identity)) for card in cards]
     stale = [(card, record) for card, record in found if record is not None and record.state != "released"]
-    for token in sorted({record.token for _, record in stale}):
-        survivors = sweep(token).survivors
-        if survivors:
-            quarantined = [card.identity for card, record in stale if record.token == token]
-            left = survivors[0]
-            what = (
-                f"cards {quarantined} are quarantined: process {left.pid} of their last lease survives: {left.command}"
-            )
-            raise LeaseError(what, f"see /proc/{left.pid}; a process that is stuck in the kernel ends with the host")
+    with contextlib.ExitStack() as shared:
+        others, live = _others(place, {card.identity for card in cards}, shared)
+        _sweep_all([record for _, record in stale] + others, live, sweep)
     for card, record in stale:
         reason = idle(card)
         if reason is not None:
             raise LeaseError(f"card {card} is quarantined, last {record}: {reason}", "end what is left on it")
     return [record for _, record in stale]
+
+
+def _others(
+    place: LeaseDirectory, own: Collection[str], shared: contextlib.ExitStack
+) -> tuple[list[LeaseRecord], set[str]]:
+    """The stale records of other cards, which nobody can take until ``shared`` ends, and the tokens of live leases."""
+    stale: list[LeaseRecord] = []
+    live: set[str] = set()
+    for identity in place.identities():
+        if identity in own:
+            continue
+        with contextlib.ExitStack() as looking:
+            descriptor = place.share(identity)
+            if descriptor is not None:
+                looking.callback(os.close, descriptor)
+            record = place.read(identity)
+            if record is None:
+                continue
+            if descriptor is None and _owner_lives(record):
+                live.add(record.token)
+            if descriptor is not None and record.state != "released":
+                stale.append(record)
+                shared.push(looking.pop_all())
+    return stale, live
+
+
+def _sweep_all(stale: Sequence[LeaseRecord], live: Collection[str], sweep: Sweeper) -> None:
+    """End what bears the token of a stale record, and nothing that bears a live lease's."""
+    for token in sorted({record.token for record in stale}):
+        quarantined = [record.identity for record in stale if record.token == token]
+        if token in live:
+            what = f"cards {quarantined}: their last record bears the token of a lease that is held"
+            raise LeaseError(what, "see that no process is left on them, then delete their files there")
+        survivors = sweep(token).survivors
+        if survivors:
+            left = survivors[0]
+            what = (
+                f"cards {quarantined} are quarantined: process {left.pid} of their last lease survives: {left.command}"
+            )
+            raise LeaseError(what, f"see /proc/{left.pid}; a process that is stuck in the kernel ends with the host")
 
 
 def _records(cards: Sequence[Card], attempt: Path) -> list[LeaseRecord]:

@@ -17,6 +17,11 @@ PROC = Path("/proc")
 LEASE_TOKEN = "lease token"  # noqa: S105 - what is seen, not the token
 WORKER_TITLES = ("VLLM::EngineCore", "VLLM::Worker")
 """What vLLM's children call themselves: in place of their arguments, and cut to 15 bytes as their name."""
+VLLM_COMMANDS = frozenset({"bench", "run-batch", "serve"})
+"""Commands of vLLM's program that run an engine or load one."""
+WORKER_MODULES = ("torch.distributed.launch", "torch.distributed.run", "vllm.entrypoints.")
+STARTERS = frozenset({"run", "uv"})
+"""What may stand before the program that is meant and stays there: ``env``, ``nice`` and the like become it."""
 
 _COMMAND_LIMIT = 4096
 
@@ -87,7 +92,7 @@ def _workers(of_lease: frozenset[int]) -> Iterator[SeenProcess]:
 def worker_pattern(comm: str, words: Sequence[str]) -> str | None:
     """What makes a process an inference worker; None when nothing does.
 
-    Source of the patterns: the laboratory's published worker proof.
+    Source of the patterns: the laboratory's published worker proof, and the other ways to start the same programs.
 
     Args:
         comm: its short name.
@@ -102,13 +107,26 @@ def worker_pattern(comm: str, words: Sequence[str]) -> str | None:
 
 def _launcher(words: Sequence[str]) -> str | None:
     programs = [PurePath(word).name for word in words]
-    if ("vllm", "serve") in zip(programs, words[1:], strict=False):
-        return "vllm serve"
-    if "torchrun" in programs[:2]:  # behind its interpreter, or alone
+    for program, command in zip(programs, words[1:], strict=False):
+        if program == "vllm" and command in VLLM_COMMANDS:
+            return f"vllm {command}"
+    named = [program for program in programs if not program.startswith("-")]
+    launched = list(itertools.dropwhile(_is_starter, named))
+    if launched[:1] == ["torchrun"]:
         return "torchrun"
-    if programs[0].startswith("python") and ("-m", "torch.distributed.run") in itertools.pairwise(words):
-        return "torch.distributed.run"
-    return None
+    return next((module for module in _modules(words, programs) if module.startswith(WORKER_MODULES)), None)
+
+
+def _is_starter(program: str) -> bool:
+    return program.startswith("python") or program in STARTERS
+
+
+def _modules(words: Sequence[str], programs: Sequence[str]) -> Iterator[str]:
+    """What Python is told to run with ``-m``, be it one word or two."""
+    python = next((index for index, program in enumerate(programs) if program.startswith("python")), len(words))
+    for option, following in itertools.pairwise([*words[python:], ""]):
+        if option.startswith("-m"):
+            yield option.removeprefix("-m") or following
 
 
 def _read(pid: int, file: str) -> bytes:

@@ -37,8 +37,6 @@ MEMORY_POLL_SECONDS = 0.5
 KILL_POLL_SECONDS = 0.02
 CHILDREN_POLL_SECONDS = 0.001
 EXEC_FAILED = 127
-COMMAND_LIMIT = 1000
-"""Letters of a command in a report: many of them have to fit into one packet."""
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _RESTORED = (
@@ -268,8 +266,7 @@ def _start(request: Mapping[str, Any]) -> tuple[int, int]:
 
 def _described(processes: list[Process]) -> list[dict[str, Any]]:
     return [
-        {"pid": process.pid, "command": process.command()[:COMMAND_LIMIT], "start_ticks": process.start_ticks}
-        for process in processes
+        {"pid": process.pid, "command": process.command(), "start_ticks": process.start_ticks} for process in processes
     ]
 
 

@@ -9,20 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.analysis.lease import judge_machine
+from pytest_laguna.analysis.lease import Session, judge_machine, judge_processes
 from pytest_laguna.evidence import files, leased_cards, root
 from pytest_laguna.evidence.host import HostAudit, HostLimits, HostState, KernelLog, difference
-from pytest_laguna.evidence.idle import IdleRequirement, SeenProcess
+from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, SeenProcess
 from pytest_laguna.evidence.machine import MachineEvidence, read_machine
+from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import Verdict
 from pytest_laguna.verification import verify_attempt
 from tests.mutants.test_process_rules import FOUND, GOOD
-from tests.sealed import build, idle_record, write_lease
+from tests.sealed import LOOKS, build, idle_record, write_idle, write_lease
 
 IDLE = IdleRequirement(snapshots=2, seconds=0.5, memory_bytes=0, foreign_workers=False)
 HOST = HostLimits(memory_available_bytes=1000, foreign_holders=False)
 
 HOLDER = SeenProcess(pid=9, start_ticks=3, command="miner", carries_token=False, seen_by="LAGUNA_CPU_CARDS")
+
+
+_LATER = ("2026-07-25T00:02:00.000000+00:00", "2026-07-25T00:02:01.000000+00:00")
+SESSION = Session("cpu", ["0"], LOOKS[0], ("2026-07-25T00:00:02.000000+00:00", _LATER[0]), _LATER[1])
 
 
 def _audit(memory: int) -> HostAudit:
@@ -42,7 +47,8 @@ def _audit(memory: int) -> HostAudit:
 
 @pytest.fixture
 def good(tmp_path: Path) -> MachineEvidence:
-    write_lease(tmp_path)
+    write_lease(tmp_path, idle_record("before"))
+    write_idle(tmp_path, idle_record("after", looks=_LATER))
     processes, audits = {"arms/q1/process.json": GOOD}, {"arms/q1/host.json": _audit(1000)}
     return dataclasses.replace(read_machine(tmp_path), processes=processes, audits=audits)
 
@@ -95,15 +101,118 @@ MUTANTS: dict[str, tuple[Callable[[MachineEvidence], MachineEvidence], Verdict, 
 
 
 def test_the_good_evidence_has_nothing_against_it(good: MachineEvidence) -> None:
-    assert judge_machine(good, IDLE, HOST) == []
+    assert judge_machine(good, IDLE, HOST, SESSION) == []
+    for named in ("CPU-slot-0", "cpu-slot"):
+        assert judge_machine(good, IDLE, HOST, dataclasses.replace(SESSION, cards=[named])) == []
+    for opened in (SESSION.opened, None):
+        assert judge_machine(good, IDLE, HOST, Session("cpu", ["0"], opened, None, None)) == []
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_one_fact_is_found(name: str, good: MachineEvidence) -> None:
     change, verdict, reason = MUTANTS[name]
-    ((found, text),) = judge_machine(change(good), IDLE, HOST)
+    ((found, text),) = judge_machine(change(good), IDLE, HOST, SESSION)
     assert found is verdict
     assert text.startswith(reason)
+
+
+def _dated(look: int, utc: str, phase: str) -> Callable[[MachineEvidence], MachineEvidence]:
+    """With one look of a phase at another time."""
+
+    def change(evidence: MachineEvidence) -> MachineEvidence:
+        record = getattr(evidence, phase)
+        looks = list(record.snapshots)
+        looks[look] = looks[look].model_copy(update={"utc": utc})
+        return dataclasses.replace(evidence, **{phase: record.model_copy(update={"snapshots": looks})})
+
+    return change
+
+
+def _other_card(evidence: MachineEvidence) -> MachineEvidence:
+    """Every record of another card: they agree with each other."""
+    text = {name: getattr(evidence, name).model_dump_json(by_alias=True) for name in ("lease", "before", "after")}
+    text = {name: found.replace("cpu-slot-0", "cpu-slot-9") for name, found in text.items()}
+    text = {name: found.replace('"ordinal":0', '"ordinal":9') for name, found in text.items()}
+    records = {name: type(getattr(evidence, name)).model_validate_json(found) for name, found in text.items()}
+    return dataclasses.replace(evidence, **records)
+
+
+def _other_lane(evidence: MachineEvidence) -> MachineEvidence:
+    records = {
+        name: getattr(evidence, name).model_copy(update={"lane": "cuda"}) for name in ("lease", "before", "after")
+    }
+    return dataclasses.replace(evidence, **records)
+
+
+IN_ITS_SESSION: dict[str, tuple[Callable[[MachineEvidence], MachineEvidence], str]] = {
+    "looks of another lane": (
+        lambda e: dataclasses.replace(e, before=e.before and e.before.model_copy(update={"lane": "cuda"})),
+        "idle-before.json: of another lease",
+    ),
+    "everything of another lane": (_other_lane, "lease.json: of lane cuda; expected cpu"),
+    "another card": (_other_card, "lease.json: of cards ['9 (cpu-slot-9)']; expected those of --cards=0"),
+    "the look before with its phase changed": (
+        lambda e: dataclasses.replace(e, after=e.before and e.before.model_copy(update={"phase": "after"})),
+        f"idle-after.json: a look at {LOOKS[0]}; expected after the tests",
+    ),
+    "a look before the attempt": (
+        _dated(0, "2020-07-25T00:00:00.000000+00:00", "before"),
+        "idle-before.json: a look at 2020-",
+    ),
+    "a look before that is among the tests": (
+        _dated(1, "2026-07-25T00:00:02.000001+00:00", "before"),
+        "idle-before.json: a look at 2026-07-25T00:00:02.000001",
+    ),
+    "a look after that is among the tests": (
+        _dated(0, "2026-07-25T00:01:59.999999+00:00", "after"),
+        "idle-after.json: a look at 2026-07-25T00:01:59.999999",
+    ),
+    "a look after the session": (
+        _dated(1, "2026-07-25T00:02:01.000001+00:00", "after"),
+        "idle-after.json: a look at 2026-07-25T00:02:01.000001",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_ITS_SESSION)
+def test_a_lease_of_another_session_is_found(name: str, good: MachineEvidence) -> None:
+    change, reason = IN_ITS_SESSION[name]
+    ((verdict, text),) = judge_machine(change(good), IDLE, HOST, SESSION)
+    assert verdict is Verdict.VOID
+    assert text.startswith(reason)
+
+
+def test_cards_in_another_order_are_not_those_of_the_session(good: MachineEvidence) -> None:
+    for cards in ([], ["0", "0"], ["1"], ["cpu-slot-1"], ["cpu-"], [""]):
+        ((verdict, text),) = judge_machine(good, IDLE, HOST, dataclasses.replace(SESSION, cards=cards))
+        assert verdict is Verdict.VOID
+        assert text.startswith("lease.json: of cards ['0 (cpu-slot-0)']")
+
+
+def test_a_damaged_file_makes_nothing_of_the_others_unread(tmp_path: Path) -> None:
+    for place, content in (("a", b"{"), ("b", files.canonical_json(GOOD.model_copy(update=LEFT).canonical()))):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / leased_cards.PROCESS).write_bytes(content)
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / leased_cards.PROCESS).symlink_to(tmp_path / "nowhere")
+    machine = read_machine(tmp_path)
+    against = judge_processes(machine.processes, machine.damaged)
+    assert [(verdict, text.partition(": ")[0]) for verdict, text in against] == [
+        (Verdict.VOID, "a/process.json"),
+        (Verdict.VOID, "c/process.json"),
+        (Verdict.FAIL, "b/process.json"),
+    ]
+    assert against[1][1].startswith("c/process.json: cannot be read (Too many levels of symbolic links); expected a")
+
+
+LEFT = {"leftovers": [FOUND]}
+
+
+def test_what_gate_1_runs_is_judged_too(tmp_path: Path) -> None:
+    attempt = build(tmp_path, before_sealing=_leave)
+    report = verify_attempt(attempt.parent.parent, 1, 1)
+    assert report.verdict is Verdict.FAIL
+    assert report.reason.startswith("only/process.json: nothing-left: left behind: pid 7")
 
 
 def _delete(evidence: Path) -> None:
@@ -112,7 +221,7 @@ def _delete(evidence: Path) -> None:
 
 def _hold(evidence: Path) -> None:
     path = evidence / leased_cards.DIRECTORY / leased_cards.IDLE_AFTER
-    record = idle_record("after")
+    record = read_model(path, IdleRecord)
     card = record.snapshots[1].cards[0].model_copy(update={"memory_used_bytes": 5})
     looks = [record.snapshots[0], record.snapshots[1].model_copy(update={"cards": [card]})]
     path.unlink()
@@ -136,7 +245,7 @@ def _garble(evidence: Path) -> None:
         (_delete, Verdict.NOT_PROVEN, "idle-after.json: missing"),
         (_hold, Verdict.FAIL, "idle-after.json: memory-at-baseline: card cpu-slot-0 uses 5 bytes"),
         (_leave, Verdict.FAIL, "only/process.json: nothing-left: left behind: pid 7"),
-        (_garble, Verdict.VOID, "host.json: before: Field required"),
+        (_garble, Verdict.VOID, "only/host.json: before: Field required"),
     ],
 )
 def test_the_attempt_comes_to_it_whatever_its_tests_say(

@@ -53,5 +53,33 @@ def test_one_fact_flips_the_verdict(rule: str, changed: dict[str, Any], verdict:
     assert (cleanliness[0] is Verdict.PASS) == (rule not in CLEANLINESS)
 
 
+LOST: dict[str, Any] = {"reason": Reason.SUPERVISOR_LOST, "wait_status": None, "proven_empty": False}
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict", "reason"),
+    [
+        ({"leftovers": [FOUND], "survivors": [FOUND], "proven_empty": False}, Verdict.FAIL, "nothing-left: left"),
+        ({"survivors": [FOUND], "proven_empty": False}, Verdict.FAIL, "nothing-left: survived SIGKILL: pid 7"),
+        ({"survivors": [FOUND], "reason": Reason.DEADLINE, "proven_empty": False}, Verdict.FAIL, "nothing-left: surv"),
+        ({**LOST, "survivors": [FOUND]}, Verdict.FAIL, "nothing-left: survived SIGKILL: pid 7"),
+        ({**LOST, "leftovers": [FOUND]}, Verdict.NOT_PROVEN, "proven-empty: "),  # the sweep killed the arm itself
+        (LOST, Verdict.NOT_PROVEN, "proven-empty: "),
+    ],
+)
+def test_what_is_left_decides_whatever_else_is_wrong(changed: dict[str, Any], verdict: Verdict, reason: str) -> None:
+    for judge in (judge_process, judge_cleanliness):
+        found = judge(GOOD.model_copy(update=changed))
+        assert found[0] is verdict
+        assert found[1].startswith(reason)
+
+
+def test_what_a_sweep_found_is_named_so() -> None:
+    lost = GOOD.model_copy(update={**LOST, "leftovers": [FOUND]})
+    assert lost.left_behind is None
+    assert "; swept: pid 7, started at tick 11: sleep 300; " in str(lost)
+    assert "; left behind: pid 7" in str(GOOD.model_copy(update={"leftovers": [FOUND]}))
+
+
 def test_every_rule_has_a_mutant() -> None:
     assert {rule for rule, *_ in MUTANTS} == set(PROCESS_RULES)

@@ -9,9 +9,11 @@ import sys
 import tempfile
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from pytest_laguna.analysis.process import judge_cleanliness
 from pytest_laguna.engine import arms, launch
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
@@ -22,7 +24,8 @@ from pytest_laguna.machine.cards_cpu import CpuCards
 from pytest_laguna.machine.cards_cuda import CudaCards
 from pytest_laguna.machine.cards_xpu import XpuCards
 from pytest_laguna.machine.environment import make_short_directory, private_environment
-from pytest_laguna.verdict import UnusableEvidenceError
+from pytest_laguna.session import _cause
+from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests.runner import runner
 from tests.unit.engine import support
 
@@ -142,6 +145,18 @@ def test_what_an_arm_leaves_running_breaks_a_contract(tmp_path: Path) -> None:
     program = "import subprocess; subprocess.Popen(['/bin/sleep', '60'], start_new_session=True)"
     with pytest.raises(launch.ArmSurvivedError, match=r"left behind: pid .*: /bin/sleep 60"):
         run_arm(tmp_path, program)
+
+
+def test_an_arm_whose_supervisor_is_killed_breaks_no_contract_and_proves_nothing(tmp_path: Path) -> None:
+    """As the kernel does when memory runs out: what the sweep then ends is the arm, not what it left."""
+    program = "import os, signal, subprocess; subprocess.Popen(['/bin/sleep', '60'], start_new_session=True); "
+    program += "os.kill(os.getppid(), signal.SIGKILL); import time; time.sleep(60)"
+    with pytest.raises(launch.ArmUnprovenError, match=r"supervisor-lost, .* is not proven") as raised:
+        run_arm(tmp_path, program)
+    assert _cause(SimpleNamespace(outcome="failed"), raised.value) == "not-proven"  # type: ignore[arg-type]
+    process = read_model(tmp_path / "arm" / "process.json", ProcessRecord)
+    assert any("/bin/sleep 60" in found.command for found in process.leftovers)
+    assert judge_cleanliness(process)[0] is Verdict.NOT_PROVEN
 
 
 def test_a_directory_is_never_used_twice(tmp_path: Path) -> None:

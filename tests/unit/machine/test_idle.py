@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import datetime
+import itertools
 import subprocess
 import sys
 import time
@@ -10,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pytest_laguna.analysis.idle import judge_idle
+from pytest_laguna.analysis.idle import IDLE_RULES, judge_idle
 from pytest_laguna.evidence.idle import IdleRequirement, seconds_between
 from pytest_laguna.machine import idle
 from pytest_laguna.machine.cards import Card, Observation
@@ -38,6 +40,25 @@ def test_the_looks_cover_the_time_by_the_clock_that_is_recorded() -> None:
     record = idle.take_record(SLOTS, CARDS, phase="after", token=TOKEN, requirement=requirement, settle_seconds=0)
     assert judge_idle(record, requirement)[0] is Verdict.PASS
     assert len(record.snapshots) == 2
+
+
+@pytest.mark.timeout(30)
+def test_a_clock_that_is_set_back_ends_the_looks_and_voids_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = itertools.count()
+
+    def set_back() -> str:
+        hours = min(next(times), 1)
+        now = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=hours)
+        return now.isoformat(timespec="microseconds")
+
+    monkeypatch.setattr(idle, "utc_now", set_back)
+    start = time.monotonic()
+    record = idle.take_record(SLOTS, CARDS, phase="before", token=TOKEN, requirement=REQUIREMENT, settle_seconds=5)
+    assert time.monotonic() - start < 10
+    verdict, reason = judge_idle(record, REQUIREMENT)
+    assert verdict is Verdict.NOT_PROVEN  # the time is not covered either
+    assert reason.startswith("interval-covered: ")
+    assert IDLE_RULES["clock-rises"](record, REQUIREMENT) is not None
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
+import functools
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +246,183 @@ def test_a_lock_on_a_file_that_was_deleted_meanwhile_is_no_lease(place: Place, m
     lease.release()
 
 
+# Other cards
+
+STUCK = FoundProcess(pid=7, command="python stuck.py", start_ticks=5)
+
+
+def test_stale_leases_of_other_cards_are_swept_and_keep_their_quarantine(place: Place) -> None:
+    other = place.lease(CARDS[1:])
+    other.quarantine("x")
+    lease = place.lease()
+    assert (place.swept, place.looked, lease.cleared) == ([other.token], [], ())
+    assert place.states() == {
+        "cpu-slot-0": ("held", True, False),
+        "cpu-slot-1": ("quarantined", False, True),
+        "cpu-slot-2": ("quarantined", False, True),
+    }
+    place.lease(CARDS[1:]).release()  # and nobody keeps them from being taken
+    lease.release()
+
+
+def test_what_survives_of_another_cards_lease_gives_no_lease(place: Place) -> None:
+    place.lease(CARDS[1:2]).quarantine("x")
+    place.survivors = [STUCK]
+    with pytest.raises(LeaseError, match=r"cards \['cpu-slot-1'\] are quarantined: process 7 of their last lease"):
+        place.lease()
+    assert place.states()["cpu-slot-1"] == ("quarantined", False, True)
+
+
+def test_another_card_is_not_taken_while_its_last_lease_is_swept(place: Place) -> None:
+    place.lease(CARDS[1:2]).quarantine("x")
+    refused: list[str] = []
+
+    def sweep(_token: str) -> Sweep:
+        with pytest.raises(LeaseError, match=r"cpu-slot-1 .* is leased") as raised:
+            leases.acquire(CARDS[1:2], ATTEMPT, sweep=place.sweep, idle=place.idle, directory=place.path)
+        refused.append(str(raised.value))
+        return Sweep([], [])
+
+    leases.acquire(CARDS[:1], ATTEMPT, sweep=sweep, idle=place.idle, directory=place.path).release()
+    assert len(refused) == 1
+
+
+def test_a_released_and_a_held_card_beside_are_left_alone(place: Place) -> None:
+    place.lease(CARDS[1:2]).release()
+    with place.lease(CARDS[2:]) as held:
+        place.lease().release()
+        assert place.swept == []
+        held.release()
+
+
+def test_a_token_that_a_held_lease_bears_is_never_swept(place: Place) -> None:
+    """A record that was copied over another, its card's name mended."""
+    place.lease().release()
+    live = place.lease(CARDS[2:])
+    copied = (place.path / "cpu-slot-2.lease").read_bytes().replace(b"cpu-slot-2", b"cpu-slot-0")
+    (place.path / "cpu-slot-0.lease").write_bytes(copied)
+    for cards in (CARDS[:1], CARDS[1:2]):
+        with pytest.raises(
+            LeaseError, match=r"cards \['cpu-slot-0'\]: their last record bears the token of a lease that is held: see"
+        ):
+            place.lease(cards)
+    assert place.swept == []
+    live.release()
+
+
+def test_a_stale_lease_one_of_whose_cards_is_just_being_taken_is_swept(place: Place) -> None:
+    first = place.lease(CARDS[:2])
+    first.quarantine("x")
+    with (place.path / "cpu-slot-1.lease").open("r+b") as taken:
+        fcntl.flock(taken, fcntl.LOCK_EX)
+        place.lease().release()
+    assert place.swept == [first.token]
+
+
+def test_a_record_of_another_card_is_refused(place: Place) -> None:
+    live = place.lease(CARDS[2:])
+    (place.path / "cpu-slot-0.lease").write_bytes((place.path / "cpu-slot-2.lease").read_bytes())
+    with pytest.raises(
+        LeaseError, match=r"cpu-slot-0\.lease: a record of card cpu-slot-2; expected one of cpu-slot-0: see that no"
+    ):
+        place.lease()
+    assert place.swept == []
+    live.release()
+
+
+# What becomes of the files while they are held
+
+
+def _delete(path: Path) -> None:
+    (path / "cpu-slot-0.lease").unlink()
+
+
+def _replace(path: Path) -> None:
+    content = (path / "cpu-slot-0.lease").read_bytes()
+    _delete(path)
+    (path / "cpu-slot-0.lease").write_bytes(content)
+
+
+def _rewrite(path: Path) -> None:
+    content = (path / "cpu-slot-0.lease").read_bytes()
+    (path / "cpu-slot-0.lease").write_bytes(content.replace(b'"held"', b'"released"').ljust(4096))
+
+
+def _garble(path: Path) -> None:
+    (path / "cpu-slot-0.lease").write_bytes(b"{")
+
+
+def _move(path: Path) -> None:
+    path.rename(path.with_name("away"))
+    path.mkdir(mode=0o700)
+
+
+def _remove(path: Path) -> None:
+    path.rename(path.with_name("away"))
+
+
+@pytest.mark.parametrize("harm", [_delete, _replace, _rewrite, _garble, _move, _remove])
+@pytest.mark.parametrize("end", [leases.Lease.release, lambda lease: lease.quarantine("x")])
+def test_a_lease_notices_that_it_is_lost(place: Place, harm: Callable[[Path], None], end: Any) -> None:
+    lease = place.lease()
+    lease.check()
+    harm(place.path)
+    left = {path: path.read_bytes() for path in place.path.parent.rglob("*.lease")}
+    for look in (lease.check, functools.partial(end, lease)):
+        with pytest.raises(LeaseError, match=r"cpu-slot-0"):
+            look()
+    assert {path: path.read_bytes() for path in place.path.parent.rglob("*.lease")} == left
+    with pytest.raises(LeaseError, match="has ended: end it once"):
+        lease.release()
+
+
+def test_a_lease_that_was_lost_leaves_its_successor_alone(place: Place) -> None:
+    first = place.lease(CARDS[:2])
+    _delete(place.path)
+    second = place.lease()
+    with pytest.raises(
+        LeaseError, match=r"cpu-slot-0: its lease in .* was deleted or is another's; another session may have run on it"
+    ):
+        first.check()
+    with pytest.raises(LeaseError, match="was deleted or is another's"):
+        first.release()
+    assert place.states() == {"cpu-slot-0": ("held", True, False), "cpu-slot-1": ("released", False, False)}
+    second.check()
+    second.release()
+
+
+@pytest.mark.parametrize("letter", ["x", "\N{GRINNING FACE}", '"', "\0", "\udc80"])
+def test_a_long_reason_is_cut_and_fits_beside_the_longest_attempt(place: Place, letter: str) -> None:
+    attempt = "/"
+    while True:
+        with contextlib.suppress(LeaseError):
+            place.lease(attempt=Path(attempt + "a" * 100)).release()
+            attempt += "a" * 100
+            continue
+        break
+    assert len(attempt) > 1500
+    place.lease(attempt=Path(attempt)).quarantine(letter * 5000)
+    (state,) = leases.states(place.path)
+    assert (state.record.state, len(state.record.reason)) == ("quarantined", 400)
+
+
+def _make_pipe(path: Path) -> None:
+    os.mkfifo(path, 0o600)
+
+
+@pytest.mark.parametrize(("make", "seen"), [(_make_pipe, "not a regular file"), (Path.mkdir, "Is a directory")])
+def test_what_is_no_file_is_refused_at_once(place: Place, make: Callable[[Path], None], seen: str) -> None:
+    place.lease().release()
+    make(place.path / "cpu-slot-1.lease")
+    for look in (place.lease, functools.partial(place.lease, CARDS[1:2]), place.states):
+        with pytest.raises(LeaseError, match=rf"cpu-slot-1\.lease: {seen}; expected a lease: move it away"):
+            look()
+    directory = LeaseDirectory(place.path)
+    with pytest.raises(LeaseError, match="expected a lease: move it away"):
+        directory.read("cpu-slot-1")
+    directory.close()
+
+
 # The directory
 
 
@@ -315,7 +494,7 @@ def test_a_damaged_record_is_refused_and_names_its_file(place: Place, content: b
 
 
 def test_a_record_that_does_not_fit_is_refused_before_anything_is_held(place: Place) -> None:
-    with pytest.raises(LeaseError, match="expected at most 4096: shorten --sealed-root"):
+    with pytest.raises(LeaseError, match="expected at most 2396: shorten --sealed-root"):
         place.lease(attempt=Path("/" + "x" * 4096))
     place.lease().release()
 

@@ -98,7 +98,7 @@ def test_a_live_controller_sweeps_when_its_supervisor_is_killed(kind: str, tmp_p
     assert not record.is_clean
     if kind in {"double-fork", "retitled"}:  # the daemon has no parent that the kernel would have it die with
         assert any("child.py" in found.command for found in record.leftovers)
-        assert "left behind: pid" in str(record)
+        assert "swept: pid" in str(record)
 
 
 def test_the_next_start_sweeps_what_two_deaths_left(tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ def test_everything_of_a_leg_is_private_and_regular(tmp_path: Path) -> None:
         "request.json",
         "leg.json",
         "end.json",
+        "process.json",
         "metrics-before-suite.prom",
         "metrics-after-suite.prom",
         "ranks/rank-0-captured.json",

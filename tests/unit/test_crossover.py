@@ -317,6 +317,11 @@ class Project:
         assert answer is not None
         assert answer.returncode == 0, answer.stderr
 
+    def named(self, revision: str) -> str:
+        answer = git(self.repository, "rev-parse", revision)
+        assert answer is not None
+        return answer.stdout.strip()
+
     def commit(self, content: bytes) -> None:
         self.protocol.write_bytes(content)
         self.git("add", "--all")
@@ -397,15 +402,13 @@ def added(project: Project) -> None:
 
 
 def replaced(project: Project) -> None:
-    """Git shows other content under the committed name."""
-    other = project.repository / "other"
-    other.write_bytes(LOOSER)
-    names = [
-        answer.stdout.strip()
-        for arguments in (("rev-parse", "HEAD:campaigns/p.toml"), ("hash-object", "-w", "other"))
-        if (answer := git(project.repository, *arguments)) is not None
-    ]
-    project.git("replace", *names)
+    """Git shows another commit under the name of the checked out one."""
+    committed = project.named("HEAD")
+    project.protocol.write_bytes(LOOSER)
+    project.git("commit", "--quiet", "--all", "--amend", "--message", "m")
+    looser = project.named("HEAD")
+    project.git("reset", "--quiet", "--hard", committed)
+    project.git("replace", committed, looser)
 
 
 @pytest.mark.parametrize("hide", [nothing, assumed_unchanged, skipped, cleaned, added, replaced])

@@ -82,15 +82,21 @@ def zombie() -> Iterator[int]:
     os.waitpid(child, 0)
 
 
+LISTEN = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
+
+
 def test_no_single_process_speaks_for_all(zombie: int) -> None:
-    """The kernel's table is asked of each: that of an ended one, the lowest pid or not, is empty."""
+    """The kernel's table is asked of each: that of an ended one, here the lowest pid, is empty."""
     assert sockets.network_sockets({zombie}) == {}
-    with listening() as here, listening("0.0.0.0") as open_to_all:  # noqa: S104
-        port = here.getsockname()[1]
-        for pids in ([zombie, *OURS], [*OURS, zombie]):
-            look = sockets.look("row", pids, sockets.find_listener(port, pids))
-            assert f"tcp 127.0.0.1:{port} -> listening" in look.local
-            assert f"tcp 0.0.0.0:{open_to_all.getsockname()[1]} -> listening" in look.foreign
+    command = [sys.executable, "-c", LISTEN]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        port, pids = int(server.stdout.readline()), [zombie, server.pid]
+        listener = sockets.find_listener(port, pids)
+        look = sockets.look("row", pids, listener)
+        server.communicate("\n")
+    assert listener.holders == [server.pid]
+    assert look.local == [f"tcp 127.0.0.1:{port} -> listening"]
 
 
 def test_a_look_that_does_not_see_the_servers_listener_is_refused(zombie: int) -> None:

@@ -687,6 +687,20 @@ GRAPHS: list[Mutant] = [
     ),
     (
         "sole-treatment/sole-treatment",
+        "other treatment",
+        at("plan.json", "treatment", "2"),
+        "VOID",
+        "is '0' and '1'; expected '0' and '2'",
+    ),
+    (
+        "sole-treatment/sole-treatment",
+        "other control",
+        at("plan.json", "control", "off"),
+        "VOID",
+        "is '0' and '1'; expected 'off' and '1'",
+    ),
+    (
+        "sole-treatment/sole-treatment",
         "shared profile root",
         both(
             at(CONTROL, "environment|LAGUNA_REPLAY_PROFILE_ROOT", "/attempt/graph-control/profile"),

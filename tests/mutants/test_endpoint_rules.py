@@ -540,6 +540,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         V,
         "block 1 B1: variables is {'OMP_NUM_THREADS': '2'}",
     ),
+    ("sole-treatment", "interpreter", put(B1, "server|argv|0", "/other"), V, "B1: interpreter is /other; expected /p"),
     ("sole-treatment", "version", put(A2, "ranks_captured|0|versions|vllm", "0.33.0"), V, "block 1 A2: versions is"),
     ("cross-leg-exact", "token", token(A2, 9, 5), F, "block 1 A2 against block 1 A1: row 9 has token"),
     ("same-prompts", "fewer", lambda legs: legs[B1]["rows"].pop(), V, "13 against 12 rows; expected the same number"),
@@ -615,7 +616,7 @@ PLAN_MUTANTS: list[tuple[str, str, Callable[[], tuple[EndpointPlan, Legs]], Verd
     (
         "above-record",
         "below",
-        lambda: (thresholds(record=94.9201, control_health_percent=None), lab.legs(METADATA)),
+        lambda: (thresholds(record=94.9201, practical_floor=None, control_health_percent=None), lab.legs(METADATA)),
         S,
         "strictly more than 94.9201",
     ),

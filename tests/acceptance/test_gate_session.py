@@ -562,6 +562,7 @@ def test_a_device_gate_records_its_lease_and_that_the_cards_were_idle(project: P
     assert list(machine.audits) == ["only/program/host.json"]
     assert sorted(path.name for path in (project.attempt(2) / "evidence" / "only" / "program").iterdir()) == [
         "host.json",
+        "process.json",
         "stderr.log",
         "stdout.log",
     ]

@@ -94,13 +94,25 @@ def test_changed_evidence_never_passes_however_much_is_rewritten(passed: Diagnos
     copied = tmp_path / "sealed" / passed.diagnostic.parents[1].relative_to(passed.sealed)
     with writable(copied):
         _changed_tokens(copied)
-    assert _verdicts(tmp_path / "sealed") == [("PASS", 0), ("VOID", "manifest.json")]
+    changed = "evidence/diagnostic/arms/graph-candidate/record.json"
+    assert _verdicts(tmp_path / "sealed") == [("PASS", 0), ("VOID", changed)]
     reseal(copied)
     assert _verdicts(tmp_path / "sealed")[1] == ("VOID", "evidence/diagnostic/analysis.json")
     with writable(copied):
         _rewritten(copied)
     reseal(copied)
     assert _verdicts(tmp_path / "sealed")[1] == ("FAIL", "tokens-identical")
+
+
+def test_a_failure_beside_an_analysis_makes_it_void(passed: DiagnosticProject, tmp_path: Path) -> None:
+    shutil.copytree(passed.sealed, tmp_path / "sealed")
+    copied = tmp_path / "sealed" / passed.diagnostic.parents[1].relative_to(passed.sealed)
+    with writable(copied):
+        failure = copied / "evidence" / DIRECTORY / "failure.json"
+        failure.write_bytes(files.canonical_json({"reason": "the disk was full"}))
+    reseal(copied)
+    (_, gate) = json.loads(_laguna("verify", str(tmp_path / "sealed"), "--json").stdout)["gates"]
+    assert (gate["verdict"], "beside a failure.json (the disk was full)" in gate["reason"]) == ("VOID", True), gate
 
 
 def _verdicts(sealed: Path) -> list[tuple[str, object]]:
@@ -146,6 +158,8 @@ def test_gate_3_refuses_a_protocol_that_was_changed_and_not_committed(
     protocol.write_text(protocol.read_text().replace("rows_won = 10", "rows_won = 9"))
     result = project.gate(3, f"--cards={project.cards[0]}")
     assert (result.returncode, "not committed as it lies there" in result.stdout) == (23, True), result.stdout
+    assert "evidence/endpoint/analysis.json: missing; protocol " in result.stdout, result.stdout
+    assert (project.attempt_of(3) / "evidence" / "endpoint" / "failure.json").exists()
 
 
 def _refused_before_any_arm(project: DiagnosticProject, code: int, reason: str) -> None:

@@ -53,6 +53,17 @@ def test_the_analysis_says_what_was_found_and_no_more(passed: EventProject) -> N
         assert (record["network"] is not None) == (analysis["network_isolated"] is True)
 
 
+def test_what_ends_it_before_its_first_arm_is_named(tmp_path: Path) -> None:
+    project = EventProject(tmp_path, prompt='"no-such"')
+    project.both_gates()
+    reason = "lanes.cpu.engine.model: prompt 'no-such'; expected one of the pair's: "
+    told = f"gate 2: NOT_PROVEN: evidence/event-profile/analysis.json: missing; {reason}"
+    assert (project.second.returncode, told in project.second.stdout) == (23, True), project.second.stdout
+    assert "(diagnostic only: neither benchmark nor submission evidence)" in project.second.stdout
+    failure = json.loads((project.events / "failure.json").read_bytes())
+    assert failure["reason"].startswith(reason)
+
+
 def test_gate_3_is_refused(passed: EventProject) -> None:
     result = passed.gate(3, f"--cards={CARD}", "--device=cpu")
     assert result.returncode == 4

@@ -254,7 +254,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         "rank 1 (captured): model.layers.0.self_attn.attn was built 2 times",
     ),
     ("views-built-once", "draft", put(B1, "ranks_served|0|candidate|draft_layers_with_state", 1), F, "1 draft layers"),
-    ("views-built-once", "total", put(B1, "ranks_served|0|candidate|forward_hits", 0), V, "forward_hits is 0; expecte"),
+    ("views-built-once", "total", put(B1, "ranks_served|0|candidate|forward_hits", 0), V, "forward_hits is 0; expected"),
     ("views-used", "never", as_captured(B1, 2), F, "rank 2 (served): model.layers.0.self_attn.attn: views used 0 time"),
     ("views-used", "too seldom", hits(B1, forward_hits=1717), F, "views used 1717 times forward and 13 times in updat"),
     ("views-used", "no update", hits(B1, update_hits=2), F, "and 0 times in updates during the suite; expected 1718"),
@@ -475,7 +475,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         "outlived",
         put(B2, "end|process|last_signal", 9),
         F,
-        "outlived it and had to be killed; expecte",
+        "outlived it and had to be killed; expected",
     ),
     (
         "server-ended",

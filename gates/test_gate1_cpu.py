@@ -102,12 +102,11 @@ def candidate_layer(config: Any, number: int = 0, **arguments: Any) -> Any:
     return support.make_layer(config, LagunaFlashAttentionBackend, number, **arguments)
 
 
-def stateful_layer(config: Any, validator: Validator, cache: torch.Tensor) -> Any:
-    """A layer that serves a cache below the eligible geometry: its state is put in by hand, all else is the layer's."""
+def stateful_layer(config: Any, cache: torch.Tensor) -> Any:
+    """A layer that serves a cache below the eligible geometry: its state is built by hand, all else is the layer's."""
     layer = candidate_layer(config, kv_heads=cache.shape[1])
     layer.kv_cache = cache
-    views = layer.impl.views
-    views.contract, views.builds = build(validator, cache), 1
+    layer.impl.views.build(cache, HEAD_SIZE)
     return layer
 
 
@@ -421,7 +420,7 @@ def test_update_selects_raw_and_forward_selects_canonical_aliases(
         monkeypatch.setenv(VALIDATOR, validator)
         config = support.registered_engine()
         # With one local head the raw and the canonical aliases are different objects.
-        layer = stateful_layer(config, validator, support.make_cache(kv_heads=1))
+        layer = stateful_layer(config, support.make_cache(kv_heads=1))
         held = layer.impl.views.contract
         assert held.raw.views[0].stride() != held.canonical.views[0].stride()
         for seed in range(3):

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 JUDGED = frozenset({"attn_type", "kv_cache_dtype", "kv_sharing_target_layer_name", "num_kv_heads"})
 """What eligibility reads of a layer and nothing reads again on a use; the head size the seam sees on every use."""
 
+OWN = frozenset({"_config", "settings", "views"})
+"""What a layer is given when it is made, and nothing may replace."""
+
 
 class LagunaFlashAttentionImpl(compat.FlashAttentionImpl):
     """FlashAttention whose target layers get stored aliases where vLLM makes them anew.
@@ -71,7 +74,11 @@ class LagunaFlashAttentionImpl(compat.FlashAttentionImpl):
 
     @override
     def __setattr__(self, name: str, value: object) -> None:
-        # Here and not on every use, which would pay for four comparisons.
+        # Here and not on every use, which would pay for each comparison.
+        if name in OWN and name in self.__dict__:
+            raise ContractError(self.views.owner, f"layer.{name}", "what the layer was made with", type(value).__name__)
+        if name == "_is_draft" and self.__dict__.get(name) not in {None, value}:
+            raise ContractError(self.views.owner, "layer.is_draft", self._is_draft, value)
         if name in JUDGED and "views" in self.__dict__ and self.views.builds and value != getattr(self, name):
             raise ContractError(self.views.owner, f"layer.{name}", getattr(self, name), value)
         super().__setattr__(name, value)

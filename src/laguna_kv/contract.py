@@ -58,11 +58,11 @@ class PythonContract:
     checked by the seam.
     """
 
-    __slots__ = ("_held", "_owner", "_recorded", "_source", "canonical", "forward_hits", "raw", "update_hits")
+    __slots__ = ("_canonical", "_held", "_owner", "_raw", "_recorded", "_source", "forward_hits", "update_hits")
 
     def __init__(self, source: torch.Tensor, raw: SeamLike, canonical: SeamLike, owner: str) -> None:
-        self.raw = raw
-        self.canonical = canonical
+        self._raw = raw
+        self._canonical = canonical
         self.forward_hits = 0
         self.update_hits = 0
         self._owner = owner
@@ -74,17 +74,27 @@ class PythonContract:
         distinct = {id(tensor): (name, tensor) for name, tensor in reversed(tensors.items())}
         self._recorded = [(name, tensor, fields(tensor)) for name, tensor in reversed(distinct.values())]
 
+    @property
+    def raw(self) -> SeamLike:
+        """Hands out the raw aliases; like the native contract's, it cannot be replaced."""
+        return self._raw
+
+    @property
+    def canonical(self) -> SeamLike:
+        """Hands out the canonical aliases; like the native contract's, it cannot be replaced."""
+        return self._canonical
+
     def forward(self, source: torch.Tensor, /) -> SeamLike:
         """The canonical seam; raises ContractError if anything drifted."""
         self.check(source)
         self.forward_hits += 1
-        return self.canonical
+        return self._canonical
 
     def update(self, source: torch.Tensor, /) -> SeamLike:
         """The raw seam; raises ContractError if anything drifted."""
         self.check(source)
         self.update_hits += 1
-        return self.raw
+        return self._raw
 
     def check(self, source: torch.Tensor, /) -> None:
         """Compare everything with what was recorded.
@@ -102,8 +112,8 @@ class PythonContract:
 
     def _check_held(self) -> None:
         for path, seam, held in (
-            ("raw", self.raw, self._held[:2]),
-            ("canonical", self.canonical, self._held[2:]),
+            ("raw", self._raw, self._held[:2]),
+            ("canonical", self._canonical, self._held[2:]),
         ):
             views = getattr(seam, "views", None)
             # A subclass of tuple may answer differently each time that it is read.

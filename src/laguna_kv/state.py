@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from laguna_kv import views
 from laguna_kv.compat import live_breakable_captures
-from laguna_kv.errors import LifecycleError
+from laguna_kv.errors import ContractError, LifecycleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,12 +22,17 @@ MOST_BUILDS = 2
 initialisation may follow the invalidation."""
 
 
+_COUNTERS = frozenset({"builds", "invalidations"})
+"""What tells a state that was lost from one that was discarded; no one else's to set."""
+
+
 class ViewState:
     """Holds one complete contract or none, and counts what happened to it.
 
     A contract is made whole before it is stored, so there is no partial state to keep. Nothing but
     ``invalidate`` discards one, and nothing but vLLM's own clearing of a layer's cache calls that (see
-    ``backend``).
+    ``backend``). Set from outside, the counters of these raise; so a contract that is lost
+    stays missed.
 
     Attributes:
         owner: the layer's name once it is known, for messages and for the proof.
@@ -35,6 +40,9 @@ class ViewState:
         builds: how many states were built.
         invalidations: how many states were discarded.
     """
+
+    builds: int
+    invalidations: int
 
     __slots__ = (
         "_graphs_at_clear",
@@ -54,8 +62,7 @@ class ViewState:
         self._graphs_at_clear: str | None = None
         self.owner = "layer not used yet"
         self.contract: Contract | None = None
-        self.builds = 0
-        self.invalidations = 0
+        self._count(builds=0, invalidations=0)
 
     @property
     def forward_hits(self) -> int:
@@ -92,7 +99,7 @@ class ViewState:
             raise LifecycleError(self.owner, "no captured graph to outlive the cache it was captured on", seen)
         contract = self._make_contract(kv_cache, views.build_views(kv_cache, head_size), head_size, self.owner)
         self.contract = contract
-        self.builds += 1
+        self._count(builds=self.builds + 1, invalidations=self.invalidations)
         return contract
 
     def invalidate(self) -> None:
@@ -106,7 +113,16 @@ class ViewState:
         self._past_forward_hits += self.contract.forward_hits
         self._past_update_hits += self.contract.update_hits
         self.contract = None
-        self.invalidations += 1
+        self._count(builds=self.builds, invalidations=self.invalidations + 1)
+
+    def _count(self, *, builds: int, invalidations: int) -> None:
+        object.__setattr__(self, "builds", builds)
+        object.__setattr__(self, "invalidations", invalidations)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _COUNTERS:
+            raise ContractError(self.owner, f"views.{name}", "only a build or a clear to change it", value)
+        super().__setattr__(name, value)
 
 
 def _live_graphs() -> str | None:

@@ -147,6 +147,34 @@ def test_a_fact_of_the_layer_cannot_drift_once_it_was_judged(config: Any, layer:
     assert layer.impl.views.builds == 1
 
 
+@pytest.mark.parametrize("name", ["views", "settings", "_config"])
+def test_what_a_layer_was_made_with_cannot_be_replaced(config: Any, layer: Any, name: str) -> None:
+    other = support.make_layer(config, LagunaFlashAttentionBackend, 1).impl
+    support.run_step(config, layer)
+    with pytest.raises(ContractError, match=rf"at layer.{name}: expected what the layer was made with, seen "):
+        setattr(layer.impl, name, getattr(other, name))
+    support.run_step(config, layer)
+    assert layer.impl.views.builds == 1
+
+
+def test_a_layer_stays_the_targets_once_it_was_seen(config: Any, layer: Any) -> None:
+    support.run_step(config, layer)
+    with pytest.raises(ContractError, match=r"at layer.is_draft: expected False, seen True"):
+        layer.impl._is_draft = True
+    assert layer.impl.is_draft is False
+
+
+@pytest.mark.parametrize("counter", ["builds", "invalidations"])
+def test_a_counter_cannot_be_set_to_hide_a_lost_state(config: Any, layer: Any, counter: str) -> None:
+    support.run_step(config, layer)
+    before = layer.impl.views.builds - layer.impl.views.invalidations
+    layer.impl.views.contract = None
+    with pytest.raises(ContractError, match=rf"at views.{counter}: expected only a build or a clear to change it"):
+        setattr(layer.impl.views, counter, before if counter == "invalidations" else 0)
+    with pytest.raises(LifecycleError, match="1 states built, 0 invalidated, none held"):
+        support.run_step(config, layer)
+
+
 @pytest.mark.parametrize("value", [5, 0, False, torch.ones(1)], ids=repr)
 def test_only_none_is_vllms_clearing(config: Any, layer: Any, value: Any) -> None:
     support.run_step(config, layer)

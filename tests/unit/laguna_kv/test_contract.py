@@ -212,6 +212,24 @@ def test_a_replaced_view_is_refused_even_if_it_is_equal(build: Build, path: str,
         getattr(contract, method)(cache)
 
 
+class Liar:
+    """Holds the aliases that were built, and hands out others."""
+
+    def __init__(self, views: tuple[torch.Tensor, torch.Tensor]) -> None:
+        self.views = views
+
+
+@pytest.mark.parametrize("path", ["raw", "canonical"])
+def test_a_seam_cannot_be_replaced(build: Build, path: str) -> None:
+    cache = make_cache()
+    contract = build(cache)
+    seam = getattr(contract, path)
+    with pytest.raises(AttributeError):
+        setattr(contract, path, Liar(seam.views))
+    assert (contract.forward(cache), contract.update(cache)) == (contract.canonical, contract.raw)
+    assert getattr(contract, path) is seam
+
+
 class Pair(tuple[torch.Tensor, ...]):
     """A tuple that could answer differently each time."""
 

@@ -215,11 +215,15 @@ class Interference(NamedTuple):
 
 
 def _kill_the_arm(project: DiagnosticProject, place: Path) -> None:
+    """Its files are there before its program is."""
     del project
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"engine.arm\0{place}/request.json".encode() in (process / "cmdline").read_bytes():
-                os.kill(int(process.name), signal.SIGKILL)
+    killed = False
+    while not killed:
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"engine.arm\0{place}/request.json".encode() in (process / "cmdline").read_bytes():
+                    os.kill(int(process.name), signal.SIGKILL)
+                    killed = True
 
 
 def _change_the_model(project: DiagnosticProject, place: Path) -> None:
@@ -235,7 +239,8 @@ def _leave_a_process(project: DiagnosticProject, place: Path) -> None:
     lease = files.read_canonical_json(place.parents[2] / "cards" / "lease.json")
     assert isinstance(lease, dict)
     environment = {"LAGUNA_LEASE": str(lease["token"]), "LAGUNA_CPU_CARDS": project.cards[0]}
-    subprocess.Popen(["/bin/sleep", "300"], env=environment, start_new_session=True)
+    command = ["/bin/sh", "-c", "/bin/sleep 300 > /dev/null 2>&1 &"]
+    subprocess.run(command, env=environment, check=True, start_new_session=True)
 
 
 INTERFERENCES = {

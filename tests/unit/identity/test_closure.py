@@ -43,8 +43,10 @@ def paths(closure: Closure, directory: Path) -> list[str]:
 
 def linked(library: Path, search: Sequence[Path] = ()) -> dict[str, str]:
     """What the dynamic linker itself says: name to path, "" where it finds nothing."""
-    environment = {"LD_LIBRARY_PATH": ":".join(map(str, search))} if search else {}
-    done = subprocess.run(["ldd", library], check=True, capture_output=True, text=True, env=os.environ | environment)  # noqa: S607
+    # What vLLM preloads into a process that has imported it is not the library's.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LD_")}
+    environment |= {"LD_LIBRARY_PATH": ":".join(map(str, search))} if search else {}
+    done = subprocess.run(["ldd", library], check=True, capture_output=True, text=True, env=environment)  # noqa: S607
     found = {}
     for line in done.stdout.splitlines():
         name, arrow, rest = line.strip().partition(" => ")

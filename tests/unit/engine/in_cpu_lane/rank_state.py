@@ -63,8 +63,8 @@ def test_a_start_time_is_the_kernels(worker: types.SimpleNamespace, tmp_path: Pa
     ranks = Ranks(tmp_path / "ranks", 1)
     with ranks.pipes():
         rank_state.report_from_now_on(worker, tmp_path / "ranks")
-        ranks.served()
         [captured] = ranks.captured()
+        ranks.served()
     # The name of this process stands before the fields and may hold spaces and parentheses.
     fields = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()
     assert captured.start_ticks == int(fields[19])

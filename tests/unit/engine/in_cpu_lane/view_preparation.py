@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from laguna_kv import state
 from laguna_kv.contract import load_validator, python_contract
 from laguna_kv.settings import Validator
 from laguna_kv.state import ViewState
@@ -186,7 +187,10 @@ def test_what_comes_between_is_neither_timed_nor_counted(seam: Callable[..., Tim
     assert all(value == 0 for value in second.model_dump().values())
 
 
-def test_a_state_that_was_built_meanwhile_is_a_build_and_no_timed_call(seam: Callable[..., TimingSeam]) -> None:
+def test_a_state_that_was_built_meanwhile_is_a_build_and_no_timed_call(
+    seam: Callable[..., TimingSeam], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "_live_graphs", lambda: None)  # those of other tests in this process
     candidate = Candidate(Validator.PYTHON)
     timing = seam(candidate)
     timing.start()
@@ -198,12 +202,12 @@ def test_a_state_that_was_built_meanwhile_is_a_build_and_no_timed_call(seam: Cal
 
 
 def test_a_layer_without_views_is_refused_before_anything_is_changed() -> None:
-    state = ViewState(python_contract)
-    timing = TimingSeam(Attention, canonical, [state])
+    views = ViewState(python_contract)
+    timing = TimingSeam(Attention, canonical, [views])
     before = Attention.__dict__["forward"]
     with pytest.raises(ProfileError, match="layer not used yet: expected its views built when its graph was captured"):
         timing.install()
-    assert (Attention.__dict__["forward"], state.contract) == (before, None)
+    assert (Attention.__dict__["forward"], views.contract) == (before, None)
 
 
 def test_all_is_as_it_was_after_it_is_removed() -> None:

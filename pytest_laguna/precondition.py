@@ -16,8 +16,8 @@ from pytest_laguna import options, verification
 from pytest_laguna.analysis.clauses import CAUSE_VERDICT
 from pytest_laguna.analysis.process import judge_cleanliness
 from pytest_laguna.campaign import Campaign, CampaignError, Lane, read_campaign
-from pytest_laguna.evidence import files, journal, leased_cards, root
-from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence import files, journal, root
+from pytest_laguna.evidence.machine import read_processes
 from pytest_laguna.evidence.schemas import Analysis, Earlier, Identity, Previous, read_model
 from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict, worst
 
@@ -213,11 +213,11 @@ def left_behind(evidence: Path) -> Iterator[str]:
     Args:
         evidence: an attempt's directory of that name.
     """
-    for path in sorted(evidence.rglob(leased_cards.PROCESS)):
-        with contextlib.suppress(UnusableEvidenceError):  # which the analysis finds
-            verdict, reason = judge_cleanliness(read_model(path, ProcessRecord))
-            if verdict is Verdict.FAIL:
-                yield f"{path.relative_to(evidence)}: {reason}"
+    processes, _ = read_processes(evidence)  # the analysis finds those that are damaged
+    for place, process in processes.items():
+        verdict, reason = judge_cleanliness(process)
+        if verdict is Verdict.FAIL:
+            yield f"{place}: {reason}"
 
 
 def loaded_runtime() -> str | None:

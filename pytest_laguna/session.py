@@ -14,18 +14,16 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna import fixtures, options, verification, watch
-from pytest_laguna.analysis.process import judge_cleanliness
 from pytest_laguna.attempt import Attempt, Precondition
 from pytest_laguna.campaign import CampaignError, read_campaign
 from pytest_laguna.evidence import root
 from pytest_laguna.evidence.files import printable
-from pytest_laguna.evidence.machine import read_processes
 from pytest_laguna.evidence.schemas import Identity
 from pytest_laguna.identity.record import take_identity
 from pytest_laguna.identity.source import IdentityError, unfrozen_module
 from pytest_laguna.leasing import take_cards
 from pytest_laguna.machine import descent
-from pytest_laguna.precondition import Gate, find_earlier, find_previous, loaded_runtime, settle
+from pytest_laguna.precondition import Gate, find_earlier, find_previous, left_behind, loaded_runtime, settle
 from pytest_laguna.verdict import (
     MeasuredNegativeError,
     NotProvenError,
@@ -312,11 +310,8 @@ class GateSession:
 
     def _left_behind(self, attempt: Attempt) -> Iterator[tuple[Verdict, str]]:
         """What a supervised process left running is a broken contract, in the journal too: it closes the campaign."""
-        processes, _ = read_processes(attempt.directory / root.EVIDENCE)  # the analysis finds those that are damaged
-        for place, process in processes.items():
-            verdict, reason = judge_cleanliness(process)
-            if verdict is Verdict.FAIL:
-                yield verdict, f"{place}: {reason}"
+        for line in left_behind(attempt.directory / root.EVIDENCE):
+            yield Verdict.FAIL, line
 
     def _drift(self) -> Iterator[tuple[Verdict, str]]:
         """Whether campaign, candidate and harness are still what they were when the gate opened."""

@@ -20,7 +20,7 @@ def choose(
         lane: ``cpu``, ``cuda`` or ``xpu``.
         requested: the entries of ``--cards``.
         environment: this process's, for the mask in it.
-        directory: where leases live; the default is the user's place on this machine.
+        directory: where leases live; the default is the machine's place.
 
     Raises:
         CardError: they cannot be found or are not all to be had.

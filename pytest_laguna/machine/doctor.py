@@ -150,7 +150,7 @@ def diagnose(interpreters: Mapping[Lane, Path], *, directory: Path | None = None
 
     Args:
         interpreters: for each lane to look at, the Python that runs its engine.
-        directory: where leases live; the default is the user's place on this machine.
+        directory: where leases live; the default is the machine's place.
     """
     found, problems = _leases(directory)
     lanes = [_lane(lane, interpreter) for lane, interpreter in interpreters.items()]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where leases live: a private directory with one file a card, which is locked and holds the record.
+"""Where leases live: one directory for the machine, with one file a card, which is locked and holds the record.
 
-The place does not depend on the environment. A login shell has XDG_RUNTIME_DIR and a cron job has not, and what it
-names is deleted when the last login ends: two sessions of one user would each find a card free.
+The place is the same for every user and depends on no environment: two sessions that look in different places would
+each find a card free. Every user may lock and write the files in it, and delete none of another's (sticky, as /tmp).
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ from pytest_laguna.evidence.idle import Token, Utc
 from pytest_laguna.evidence.schemas import Schema, parse_model
 from pytest_laguna.machine.errors import LeaseError
 from pytest_laguna.verdict import UnusableEvidenceError
+
+MACHINE_DIRECTORY = Path("/tmp/pytest-laguna")  # noqa: S108 - checked before it is used
+SHARED_DIRECTORY = 0o1777
+SHARED_FILE = 0o666
 
 BUSY_SECONDS = 0.05
 """Whoever only looks at a lock holds it for microseconds; a lease that is not gone after this is a lease."""
@@ -77,27 +81,43 @@ class LeaseDirectory:
     """Opens the directory once and works relative to it, so that nobody can put another in its place meanwhile."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Open it, or make it; the default is the user's own place on this machine.
+        """Open it, or make it; the default is the machine's.
 
         Raises:
-            LeaseError: it is a link, not a directory, somebody else's, or open to others.
+            LeaseError: it is a link, not a directory, or not open to every user.
         """
-        self.path = Path(f"/tmp/pytest-laguna-{os.geteuid()}") if path is None else path  # noqa: S108 - checked below
-        with contextlib.suppress(FileExistsError):
-            self.path.mkdir(mode=files.PRIVATE_DIRECTORY)
+        self.path = MACHINE_DIRECTORY if path is None else path
         try:
-            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            self._descriptor = self._open_or_make()
         except OSError as error:
-            found = f"{self.path}: {error.strerror}; expected a directory of your own"
+            found = f"{self.path}: {error.strerror}; expected a directory of every user"
             raise LeaseError(found, "move away what is there") from error
-        status = os.fstat(self._descriptor)
-        mode = stat.S_IMODE(status.st_mode)
-        if status.st_uid != os.geteuid() or mode & 0o077:
+        if not self._is_shared():
+            mode = stat.S_IMODE(os.fstat(self._descriptor).st_mode)
             os.close(self._descriptor)
-            found = f"{self.path}: owner {status.st_uid}, mode {mode:04o}; expected owner {os.geteuid()}, mode 0700"
-            raise LeaseError(found, "move it away")
+            found = f"{self.path}: mode {mode:04o}; expected {SHARED_DIRECTORY:04o}, every user's"
+            raise LeaseError(found, f"chmod {SHARED_DIRECTORY:04o} {self.path}")
         # Cleaners leave a temporary directory alone while it is locked (systemd, "Using /tmp/ and /var/tmp/ Safely").
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+
+    def _open_or_make(self) -> int:
+        made = False
+        with contextlib.suppress(FileExistsError):
+            self.path.mkdir(mode=files.PRIVATE_DIRECTORY)
+            made = True
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if made:
+            os.fchmod(descriptor, SHARED_DIRECTORY)
+        return descriptor
+
+    def _is_shared(self) -> bool:
+        """Whether it is open to every user; whoever is making it now has a moment for that."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while stat.S_IMODE(os.fstat(self._descriptor).st_mode) != SHARED_DIRECTORY:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_RETRY_SECONDS)
+        return True
 
     def close(self) -> None:
         """Close it; locks that were taken in it stay."""
@@ -146,7 +166,7 @@ class LeaseDirectory:
         name = _name(identity)
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
-            descriptor = os.open(name, flags, files.PRIVATE_FILE, dir_fd=self._descriptor)
+            descriptor = os.open(name, flags, dir_fd=self._descriptor)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -156,8 +176,27 @@ class LeaseDirectory:
             raise LeaseError(f"{self.path / name}: not a regular file; expected a lease", "move it away")
         return descriptor
 
+    def _open_or_create(self, identity: str) -> int:
+        while True:
+            # A kernel with fs.protected_regular lets nobody open another's file in a sticky directory with O_CREAT.
+            with contextlib.suppress(FileNotFoundError):
+                return self._open(identity, os.O_RDWR)
+            self._create(_name(identity))
+
+    def _create(self, name: str) -> None:
+        """Make a card's file, unless somebody else just did."""
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            descriptor = os.open(name, flags, files.PRIVATE_FILE, dir_fd=self._descriptor)
+        except FileExistsError:
+            return
+        except OSError as error:
+            raise LeaseError(f"{self.path / name}: {error.strerror}; expected a new lease", "see its disk") from error
+        os.fchmod(descriptor, SHARED_FILE)
+        os.close(descriptor)
+
     def _try_lock(self, identity: str, operation: int) -> int | None:
-        descriptor = self._open(identity, os.O_RDWR | os.O_CREAT)
+        descriptor = self._open_or_create(identity)
         try:
             fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
             # Somebody may have deleted the file since it was opened: a lock on a nameless file keeps nobody out.

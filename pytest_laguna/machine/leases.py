@@ -127,7 +127,7 @@ def acquire(
         attempt: the attempt directory that they are for.
         sweep: ends what a stale lease left running.
         idle: looks at a card whose lease is stale.
-        directory: where leases live; the default is the user's place on this machine.
+        directory: where leases live; the default is the machine's place.
 
     Raises:
         LeaseError: a card is leased, or stale and not clean; the line names the owner and what to do.

@@ -6,9 +6,11 @@ import errno
 import fcntl
 import functools
 import os
+import re
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -426,42 +428,131 @@ def test_what_is_no_file_is_refused_at_once(place: Place, make: Callable[[Path],
 # The directory
 
 
-def test_the_place_is_private_and_does_not_depend_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_place_is_the_machines_and_does_not_depend_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
     monkeypatch.setenv("TMPDIR", "/nowhere")
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
     place = LeaseDirectory()
     place.close()
-    assert place.path == Path(f"/tmp/pytest-laguna-{os.geteuid()}")  # noqa: S108 - the place itself
-    assert place.path.stat().st_mode & 0o777 == 0o700
+    assert place.path == Path("/tmp/pytest-laguna")  # noqa: S108 - the place itself
+    assert place.path.stat().st_mode & 0o7777 == 0o1777
 
 
-def test_files_are_private(place: Place) -> None:
-    place.lease().release()
-    assert place.path.stat().st_mode & 0o777 == 0o700
-    assert {path.stat().st_mode & 0o777 for path in place.path.iterdir()} == {0o600}
+def test_files_are_every_users_whatever_the_umask(place: Place) -> None:
+    before = os.umask(0o077)
+    try:
+        place.lease().release()
+    finally:
+        os.umask(before)
+    assert place.path.stat().st_mode & 0o7777 == 0o1777
+    assert {path.stat().st_mode & 0o777 for path in place.path.iterdir()} == {0o666}
+
+
+def _as_nobody(do: Callable[[], object]) -> str:
+    """What a call comes to in a process of another user: a fork, since that user may not read this checkout."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        try:
+            said = str(do())
+        except BaseException as error:  # noqa: BLE001 - the test judges it
+            said = f"{type(error).__name__}: {error}"
+        os.write(writer, said.encode())
+        os._exit(0)
+    os.close(writer)
+    with open(reader, encoding="utf-8") as stream:  # noqa: PTH123 - a pipe
+        said = stream.read()
+    os.waitpid(child, 0)
+    return said
+
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def machine_place() -> Iterator[Place]:
+    if os.geteuid() != 0:
+        pytest.skip("only root has a second user to be")
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        Path(directory).chmod(0o755)
+        place = Place(Path(directory) / "leases")
+        LeaseDirectory(place.path).close()
+        yield place
+
+
+def test_a_card_that_one_user_leases_is_not_leased_by_another(machine_place: Place) -> None:
+    with machine_place.lease() as lease:
+        said = _as_nobody(machine_place.lease)
+        assert re.search(rf"LeaseError: card .* is leased: held by process {os.getpid()} since .*: wait for", said)
+        lease.release()
+
+
+def test_a_user_leases_what_another_released_and_what_another_made(machine_place: Place) -> None:
+    machine_place.lease().release()
+    assert _as_nobody(lambda: machine_place.lease(CARDS[:2]).release()) == "None"
+    assert (machine_place.path / "cpu-slot-1.lease").stat().st_uid == NOBODY
+    machine_place.lease(CARDS[:2]).release()
+    assert machine_place.states() == {
+        "cpu-slot-0": ("released", False, False),
+        "cpu-slot-1": ("released", False, False),
+    }
+
+
+def test_what_another_user_left_is_quarantined_swept_and_looked_at(machine_place: Place) -> None:
+    assert "Lease" in _as_nobody(machine_place.lease)  # dies with it
+    assert machine_place.states() == {"cpu-slot-0": ("held", False, True)}
+    machine_place.reasons["cpu-slot-0"] = "something holds it"
+    with pytest.raises(LeaseError, match=r"is quarantined, last held by process \d+ since .*: something holds it"):
+        machine_place.lease()
+    machine_place.reasons.clear()
+    machine_place.lease().release()
+    assert len(machine_place.swept) == 2
+
+
+def test_another_user_deletes_no_lease(machine_place: Place) -> None:
+    machine_place.lease().release()
+    assert _as_nobody((machine_place.path / "cpu-slot-0.lease").unlink).startswith("PermissionError")
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to("real")
-    with pytest.raises(LeaseError, match="Not a directory; expected a directory of your own"):
+    with pytest.raises(LeaseError, match="Not a directory; expected a directory of every user: move away"):
         LeaseDirectory(tmp_path / "link")
 
 
-@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
-def test_a_directory_that_others_may_enter_is_refused(tmp_path: Path, mode: int) -> None:
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(mode)
-    with pytest.raises(LeaseError, match=f"mode 0{mode:o}; expected owner {os.geteuid()}, mode 0700: move it away"):
-        LeaseDirectory(tmp_path / "open")
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o777, 0o1770])
+def test_a_directory_that_is_not_open_to_every_user_is_refused(tmp_path: Path, mode: int) -> None:
+    place = tmp_path / "closed"
+    place.mkdir()
+    place.chmod(mode)
+    with pytest.raises(LeaseError, match=f"mode {mode:04o}; expected 1777, every user's: chmod 1777 {place}"):
+        LeaseDirectory(place)
 
 
-def test_a_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    LeaseDirectory(tmp_path / "mine").close()
-    own = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
-    with pytest.raises(LeaseError, match=f"owner {own}, mode 0700; expected owner {own + 1}"):
-        LeaseDirectory(tmp_path / "mine")
+def test_a_directory_that_somebody_is_just_making_is_waited_for(tmp_path: Path) -> None:
+    place = tmp_path / "young"
+    place.mkdir(mode=0o700)
+    maker = threading.Timer(0.01, place.chmod, [0o1777])
+    maker.start()
+    LeaseDirectory(place).close()
+    maker.join()
+
+
+def test_a_lease_that_cannot_be_made_is_one_line(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    really = os.open
+
+    def full(path: str, flags: int, *arguments: int, **named: int) -> int:
+        if flags & os.O_EXCL:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return really(path, flags, *arguments, **named)
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(LeaseError, match=r"cpu-slot-0\.lease: No space left on device; expected a new lease: see"):
+        place.lease()
 
 
 def test_a_lock_file_that_is_a_link_is_refused(place: Place, tmp_path: Path) -> None:

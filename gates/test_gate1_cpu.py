@@ -29,7 +29,6 @@ from pytest_laguna.engine.launch import ArmFailedError, TinyPair
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest, Planted
 from pytest_laguna.evidence.files import canonical_json, write_new
 from pytest_laguna.fixtures import Prove
-from pytest_laguna.identity import static_rules
 from pytest_laguna.verdict import JSON
 
 # isort: split
@@ -754,70 +753,3 @@ def test_planted_wrong_views_are_caught_in_the_engine(prove: Prove, engine: Engi
         assert set(RESULT_RULES) <= findings.keys(), f"{defect}: the results do not show it"
         caught[defect] = findings["tokens-equal"][1]
     prove("the contract refuses a wrong view, and results show one that it does not see", caught=caught)
-
-
-# Static
-
-
-@pytest.fixture
-def project(request: pytest.FixtureRequest) -> Path:
-    """The checkout whose sources the gate freezes."""
-    return request.config.rootpath
-
-
-@pytest.mark.gate(1)
-@pytest.mark.clause("static-lint")
-def test_ruff_finds_nothing(prove: Prove, project: Path) -> None:
-    """The rules of pyproject.toml."""
-    assert static_rules.run_tool("ruff", ["check", "--no-cache"], project) == []
-    prove("ruff check finds nothing")
-
-
-@pytest.mark.gate(1)
-@pytest.mark.clause("static-format")
-def test_everything_is_formatted(prove: Prove, project: Path) -> None:
-    """As ruff formats it."""
-    assert static_rules.run_tool("ruff", ["format", "--check", "--no-cache"], project) == []
-    prove("ruff format would change nothing")
-
-
-@pytest.mark.gate(1)
-@pytest.mark.clause("static-whitespace")
-def test_text_is_tidy(prove: Prove, project: Path) -> None:
-    """No white space at the end of a line, one line feed at the end of a file."""
-    assert static_rules.untidy_text(project) == []
-    prove("no stray white space")
-
-
-@pytest.mark.gate(1)
-@pytest.mark.clause("static-typos")
-def test_words_are_spelled(prove: Prove, project: Path) -> None:
-    """As typos knows them."""
-    assert static_rules.run_tool("typos", [], project) == []
-    prove("typos finds nothing")
-
-
-@pytest.mark.gate(1)
-@pytest.mark.clause("static-licence")
-def test_every_source_names_its_licence(prove: Prove, project: Path) -> None:
-    """An SPDX header."""
-    assert static_rules.without_licence(project) == []
-    prove("every source has its SPDX header")
-
-
-@pytest.mark.gate(1)
-@pytest.mark.clause("static-imports")
-def test_imports_go_the_allowed_ways(prove: Prove, project: Path) -> None:
-    """No private pytest module, no reversed arrow between the rooms, a light plugin."""
-    assert static_rules.private_pytest(project) == []
-    assert static_rules.heavy_plugin(project) == []
-    assert static_rules.run_tool("lint-imports", ["--no-logo", "--no-cache"], project) == []
-    prove("no forbidden import")
-
-
-@pytest.mark.gate(1)
-@pytest.mark.clause("static-environment")
-def test_every_environment_name_is_documented_with_its_default(prove: Prove, project: Path) -> None:
-    """In docs/reference.md."""
-    assert static_rules.undocumented_environment(project) == []
-    prove("every environment variable stands in the reference")

@@ -43,6 +43,8 @@ class GateReport:
         receipt: digest of the receipt; None when there is none.
         tree: digest of the manifest of what lies in the attempt; None when it cannot be listed.
         start: ``attempt.json``, when it could be read.
+        analysis: the verdict object; None where a rule of verification speaks against the attempt, whose own words then
+            count for nothing.
     """
 
     campaign: str
@@ -54,6 +56,7 @@ class GateReport:
     receipt: str | None = None
     tree: str | None = None
     start: AttemptStart | None = None
+    analysis: Analysis | None = None
 
     def to_json(self) -> dict[str, JSON]:
         """The public part, as ``laguna verify --json`` prints it."""
@@ -142,11 +145,12 @@ class _Lane:
 
 
 def _verify(attempt: _Attempt) -> GateReport:
-    verdict, reason = Verdict.NOT_PROVEN, ""
+    verdict, reason, analysis = Verdict.NOT_PROVEN, "", None
     try:
         for rule in RULES.values():
             rule(attempt)
-        verdict, reason = attempt.analysis.verdict, attempt.analysis.reason
+        analysis = attempt.analysis
+        verdict, reason = analysis.verdict, analysis.reason
     except NotProvenError as error:
         reason = str(error)
     except UnusableEvidenceError as error:
@@ -163,6 +167,7 @@ def _verify(attempt: _Attempt) -> GateReport:
         receipt=_receipt_digest(attempt.directory),
         tree=attempt.tree_if_listable(),
         start=attempt.start_if_readable(),
+        analysis=analysis,
     )
 
 

@@ -11,6 +11,7 @@ import argparse
 import importlib.metadata
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from pytest_laguna.evidence.root import ATTEMPT, GATES, attempt_directory
 from pytest_laguna.own_analysis import OwnAnalysis, own_analysis, read_attempted
 from pytest_laguna.report.trace import trace
 from pytest_laguna.verdict import USAGE_EXIT_CODE, NotProvenError, UnusableEvidenceError, Verdict, worst
-from pytest_laguna.verification import GateReport, verify_attempt, verify_root
+from pytest_laguna.verification import GateReport, hold_to, verify_attempt, verify_root
 
 LANES: tuple[Lane, ...] = get_args(Lane)
 
@@ -50,6 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verify = commands.add_parser("verify", help="derive every verdict again from a sealed root's raw files")
     verify.add_argument("root", metavar="ROOT", help="the sealed root, or a copy of it")
     verify.add_argument("--json", action="store_true", help="print one JSON object")
+    verify.add_argument(
+        "--expect",
+        action="append",
+        default=[],
+        type=_digest,
+        metavar="DIGEST",
+        help="a newest attempt's receipt digest that was kept elsewhere; may be given for several",
+    )
     analyze = commands.add_parser("analyze", help="verify an attempt, and run its frozen analysis again, read-only")
     analyze.add_argument("attempt", metavar="ATTEMPT", help="an attempt's directory in its sealed root, or in a copy")
     analyze.add_argument("--out", required=True, metavar="FILE", help="a new file, outside the sealed root")
@@ -70,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
             used.error(printable(reason))
     try:
-        text, code = _verify(chosen.root, as_json=chosen.json)
+        text, code = _verify(chosen.root, chosen.expect, as_json=chosen.json)
     except (OSError, ValueError) as error:
         reason = f"cannot be read ({error.strerror if isinstance(error, OSError) else error})"
         absent = isinstance(error, FileNotFoundError | NotADirectoryError)
@@ -78,7 +87,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _print(text, code)
 
 
-def _verify(sealed_root: str, *, as_json: bool) -> tuple[str, int]:
+def _digest(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", text):
+        message = f"{text!r}: expected the SHA-256 of a receipt.json, 64 hexadecimal digits"
+        raise argparse.ArgumentTypeError(message)
+    return text
+
+
+def _verify(sealed_root: str, expected: Sequence[str], *, as_json: bool) -> tuple[str, int]:
     """What is printed, and the exit code: the worst verdict's, and NOT_PROVEN's when there is no attempt at all.
 
     Raises:
@@ -88,6 +104,7 @@ def _verify(sealed_root: str, *, as_json: bool) -> tuple[str, int]:
     if not sealed_root:
         raise ValueError("no directory")
     reports = verify_root(Path(sealed_root))
+    reports = hold_to(reports, expected) if expected else reports
     code = worst(report.verdict for report in reports).exit_code
     if as_json:
         return json.dumps({"gates": [report.to_json() for report in reports]}, indent=2) + "\n", code

@@ -16,7 +16,7 @@ import pytest
 from pytest_laguna import fixtures, options, verification, watch
 from pytest_laguna.attempt import Attempt, Precondition
 from pytest_laguna.campaign import CampaignError, read_campaign
-from pytest_laguna.evidence import root
+from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.files import printable
 from pytest_laguna.evidence.schemas import Identity
 from pytest_laguna.identity.record import take_identity
@@ -341,6 +341,7 @@ class GateSession:
         self._say(f"gate {options_.gate}: {verdict}: {printable(reason)}")
         if self._attempt is not None:
             self._say(f"evidence: {self._attempt.directory}")
+            self._say_receipt(self._attempt.directory / root.RECEIPT)
         if verdict is Verdict.PASS and self._gate.campaign.gate_clauses(options_.gate + 1):
             campaign, root_ = os.path.relpath(options_.campaign), os.path.relpath(options_.sealed_root)
             cards = ",".join(options_.cards) or "..."
@@ -348,6 +349,11 @@ class GateSession:
                 f"next: pytest --gate={options_.gate + 1} --campaign={campaign} --device={self._gate.lane}"
                 f" --sealed-root={root_} --cards={cards}"
             )
+
+    def _say_receipt(self, receipt: Path) -> None:
+        """What binds the whole attempt, for whoever keeps it where the root cannot be rewritten."""
+        if receipt.exists():
+            self._say(f"receipt: {files.sha256_file(receipt)}, to keep elsewhere for laguna verify --expect")
 
     def _say(self, line: str) -> None:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_laguna.analysis.clauses import judge
@@ -41,7 +41,7 @@ class GateReport:
         attempt: the attempt's number; 0 when the gate has none that can be named.
         reason: one line; for PASS what is proven.
         receipt: digest of the receipt; None when there is none.
-        tree: digest of the manifest of what lies in the attempt; None when it cannot be listed.
+        tree: digest of the list of everything in the attempt; None when it cannot be listed.
         start: ``attempt.json``, when it could be read.
         analysis: the verdict object; None where a rule of verification speaks against the attempt, whose own words then
             count for nothing.
@@ -60,7 +60,7 @@ class GateReport:
 
     def to_json(self) -> dict[str, JSON]:
         """The public part, as ``laguna verify --json`` prints it."""
-        names = ("campaign", "lane", "gate", "attempt", "verdict", "reason")
+        names = ("campaign", "lane", "gate", "attempt", "verdict", "reason", "receipt")
         return {name: getattr(self, name) for name in names}
 
 
@@ -73,6 +73,40 @@ def verify_root(sealed_root: Path) -> list[GateReport]:
         OSError: the root itself cannot be read.
     """
     return list(_walk(sealed_root, _entries(sealed_root), ()))
+
+
+def hold_to(reports: Sequence[GateReport], expected: Collection[str]) -> list[GateReport]:
+    """Hold what was found to receipt digests that were kept elsewhere, which whoever rewrites a root cannot rewrite.
+
+    A receipt vouches for its own attempt, for the earlier ones of that gate and for those that opened it. What passes
+    and is vouched for by none of the expected receipts is NOT_PROVEN.
+
+    Args:
+        reports: as ``verify_root`` gives them.
+        expected: SHA-256 of ``receipt.json`` of newest attempts, 64 hexadecimal digits each.
+
+    Returns:
+        The same reports, and before them one that is VOID for each digest that no newest attempt has.
+    """
+    vouched = set(expected)
+    for report in sorted(reports, key=lambda report: -report.gate):
+        if report.receipt in vouched and report.start is not None and report.start.previous is not None:
+            vouched.add(report.start.previous.receipt)
+    missing = sorted(set(expected) - {report.receipt for report in reports})
+    return [_unmet(digest) for digest in missing] + [
+        report if report.verdict is not Verdict.PASS or report.receipt in vouched else _unvouched(report)
+        for report in reports
+    ]
+
+
+def _unmet(digest: str) -> GateReport:
+    reason = f"receipt {digest}: expected of a gate's newest attempt, and none has it; the root is not the one it is of"
+    return GateReport("-", "-", 0, 0, Verdict.VOID, reason)
+
+
+def _unvouched(report: GateReport) -> GateReport:
+    reason = f"its receipt {report.receipt} is not expected, nor vouched for by one that is; name it with --expect"
+    return dataclasses.replace(report, verdict=Verdict.NOT_PROVEN, reason=reason)
 
 
 def _walk(parent: Path, entries: list[os.DirEntry[str]], place: tuple[str, ...]) -> Iterator[GateReport]:
@@ -190,8 +224,12 @@ class _Attempt:
         return read_model(self.directory / root.MANIFEST, Manifest)
 
     @functools.cached_property
+    def tree(self) -> Manifest:
+        return root.take_tree(self.directory)
+
+    @property
     def found(self) -> Manifest:
-        return root.take_manifest(self.directory)
+        return root.sealed_part(self.tree)
 
     @functools.cached_property
     def analysis(self) -> Analysis:
@@ -205,7 +243,7 @@ class _Attempt:
 
     def tree_if_listable(self) -> str | None:
         try:
-            return files.digest_of(self.found.canonical())
+            return files.digest_of(self.tree.canonical())
         except UnusableEvidenceError:
             return None
 

@@ -202,14 +202,26 @@ def take_manifest(directory: Path) -> Manifest:
     """List and hash everything in an attempt but the manifest and the receipt.
 
     Raises:
+        UnusableEvidenceError: as ``take_tree``.
+    """
+    return sealed_part(take_tree(directory))
+
+
+def sealed_part(tree: Manifest) -> Manifest:
+    """Of everything in an attempt what its manifest lists: the manifest and the receipt are written after it."""
+    return Manifest(entries=[entry for entry in tree.entries if entry.path not in {MANIFEST, RECEIPT}])
+
+
+def take_tree(directory: Path) -> Manifest:
+    """List and hash everything in an attempt.
+
+    Raises:
         UnusableEvidenceError: a symbolic link, a device or anything else that is neither file nor directory, a name
             that is not UTF-8, or a file or directory that cannot be read; it is named.
     """
     entries = []
     for path, mode in _below(directory):
         name = path.relative_to(directory).as_posix()
-        if name in {MANIFEST, RECEIPT}:
-            continue
         if stat.S_ISDIR(mode):
             entries.append(Entry(path=name, kind="directory"))
         elif stat.S_ISREG(mode):

@@ -35,7 +35,7 @@ class Earlier(Schema):
     Attributes:
         attempt: its number.
         receipt: digest of its receipt; None when it has none.
-        tree: digest of the manifest of what lay in it, which binds an attempt that has no receipt; None when it could
+        tree: digest of the list of everything in it, which binds an attempt that no receipt binds; None when it could
             not be listed.
         campaign: its campaign digest; None when its ``attempt.json`` cannot be read.
         verdict: what it came to when it was looked at, by verification and not by its word.

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import fuzz_roots
 from tests.demo import writable
-from tests.sealed import build, good_events, phase, restamp
+from tests.sealed import build, good_events, phase, reseal, restamp
 
 LAGUNA = (sys.executable, "-m", "pytest_laguna.cli")
 SECOND = "checks/test_first.py::test_second"
@@ -83,6 +84,40 @@ def test_a_directory_that_is_no_root_is_void() -> None:
 def test_an_empty_root_is_not_proven(tmp_path: Path) -> None:
     done = laguna("verify", tmp_path)
     assert (done.returncode, done.stdout) == (23, f"NOT_PROVEN: {tmp_path} holds no attempt\n")
+
+
+# Receipts that were kept elsewhere
+
+
+def _receipts(root: Path) -> list[str]:
+    return [gate["receipt"] for gate in json.loads(laguna("verify", root, "--json").stdout)["gates"]]
+
+
+def test_the_receipt_that_was_kept_vouches_for_the_root(tmp_path: Path) -> None:
+    fuzz_roots.passed(tmp_path)
+    opened, newest = _receipts(tmp_path / "sealed")
+    done = laguna("verify", tmp_path / "sealed", "--expect", newest)
+    assert (done.returncode, done.stdout.count("PASS")) == (0, 2)
+    done = laguna("verify", tmp_path / "sealed", "--expect", opened)
+    assert done.returncode == 23
+    assert f"its receipt {newest} is not expected, nor vouched for by one that is" in done.stdout
+
+
+def test_a_root_that_was_made_again_coherently_is_not_the_expected_one(tmp_path: Path) -> None:
+    kept = build(tmp_path)
+    (receipt,) = _receipts(tmp_path / "sealed")
+    reseal(kept, plugins=["another"])
+    assert laguna("verify", tmp_path / "sealed").returncode == 0
+    done = laguna("verify", tmp_path / "sealed", "--expect", receipt)
+    assert (done.returncode, done.stdout.count("\n"), "VOID" in done.stdout) == (23, 2, True)
+    assert f"receipt {receipt}: expected of a gate's newest attempt, and none has it" in done.stdout
+
+
+@pytest.mark.parametrize("digest", ["", "abc", "A" * 64, "0" * 65])
+def test_what_is_no_digest_is_refused_in_one_line(tmp_path: Path, digest: str) -> None:
+    done = laguna("verify", tmp_path, "--expect", digest)
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    assert "expected the SHA-256 of a receipt.json, 64 hexadecimal digits" in done.stderr
 
 
 # Output inside what is sealed

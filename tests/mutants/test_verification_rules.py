@@ -269,6 +269,16 @@ def test_an_edit_under_a_void_attempt_is_found_too(tmp_path: Path) -> None:
     assert _verify(second).reason == "gate1/0001: its files are not those that attempt 2 saw"
 
 
+def test_an_edited_manifest_of_a_void_attempt_is_found(tmp_path: Path) -> None:
+    """It was not the receipt's before, so that its verdict is the same."""
+    first = _failed(tmp_path)
+    _edit("manifest.json", b"{", b"{ ")(first)
+    second = _second(tmp_path)
+    assert _verify(second).verdict is Verdict.PASS
+    _edit("manifest.json", b"{ ", b"{  ")(first)
+    assert _verify(second).reason == "gate1/0001: its files are not those that attempt 2 saw"
+
+
 def test_an_edit_of_an_earlier_attempt_of_the_gate_before_is_found(tmp_path: Path) -> None:
     first, second = _failed(tmp_path, "assertion"), _second(tmp_path)
     receipt = _verify(second).receipt
@@ -286,13 +296,13 @@ def test_each_attempt_is_verified_once_however_many_follow(tmp_path: Path, monke
     for _ in range(count):
         newest = _second(tmp_path)
     taken: list[str] = []
-    take = root.take_manifest
+    take = root.take_tree
 
     def count_and_take(directory: Path) -> Manifest:
         taken.append(directory.name)
         return take(directory)
 
-    monkeypatch.setattr(root, "take_manifest", count_and_take)
+    monkeypatch.setattr(root, "take_tree", count_and_take)
     assert _verify(newest).verdict is Verdict.PASS
     assert sorted(taken) == [f"{number:04d}" for number in range(1, count + 1)]
 

@@ -158,27 +158,23 @@ class Engine(_Model):
         model: the pair.
         decides: whether timing decides, or exactness alone while timing is reported.
         identical: the pairs of arms whose tokens must be equal bit for bit; all others are reported. Between q1 and a
-            speculating arm upstream vLLM does not promise it.
+            speculating arm upstream vLLM does not promise it. None of an event profile, whose arms must all equal q1.
         protocol: gate 3's endpoint protocol, relative to the campaign's file; None where gate 3 has none yet.
     """
 
     interpreter: str | None = None
     model: GeneratedPair | ModelFolders
-    decides: Decides
-    identical: Annotated[list[tuple[Arm, Arm]], pydantic.Field(min_length=1)]
+    decides: Decides = "exactness"
+    identical: list[tuple[Arm, Arm]] = pydantic.Field(default_factory=list)
     protocol: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*\.toml$")] | None = None
 
     @pydantic.field_validator("identical")
     @classmethod
-    def _graph_pair(cls, pairs: list[tuple[Arm, Arm]]) -> list[tuple[Arm, Arm]]:
-        """The candidate's tokens must be the control's, whatever else a campaign requires."""
+    def _two_arms(cls, pairs: list[tuple[Arm, Arm]]) -> list[tuple[Arm, Arm]]:
         for first, second in pairs:
             if first is second:
                 message = f"the pair of {first} with itself; expected two arms, since one is identical in any case"
                 raise ValueError(message)
-        if not any(set(pair) == {Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE} for pair in pairs):
-            message = f"expected the pair of {Arm.GRAPH_CONTROL} and {Arm.GRAPH_CANDIDATE} among them"
-            raise ValueError(message)
         return pairs
 
     @pydantic.field_validator("identical", mode="before")
@@ -246,14 +242,15 @@ class EventProfile(_Model):
     Attributes:
         completion_tokens: greedy tokens of each arm's one generation.
         collective_breaks: whether each all-reduce is a break of its own.
-        material_percent: the least share with which the largest category dominates.
+        material_percent: the least share with which the largest category dominates. Of two categories the larger has
+            half in any case: from there on nothing may be material too.
         fitness: None where the campaign does not try its instrument, as the published one did not.
         sparse_replays: of which a few intervals each are measured in an arm of its own; 0 for none.
     """
 
     completion_tokens: CompletionTokens
     collective_breaks: bool
-    material_percent: Annotated[float, pydantic.Field(gt=0, le=100, allow_inf_nan=False)]
+    material_percent: Annotated[float, pydantic.Field(gt=50, lt=100, allow_inf_nan=False)]
     fitness: EventFitness | None = None
     sparse_replays: Annotated[int, pydantic.Field(ge=0, le=128)] = 0
 
@@ -332,6 +329,30 @@ class Campaign(_Model):
                 message = f"clauses.{number} lacks {', '.join(missing)}; expected each clause that its analysis judges"
                 raise ValueError(message)
         return self
+
+    @pydantic.model_validator(mode="after")
+    def _says_what_decides(self) -> Campaign:
+        for lane, settings in self.lanes.items():
+            if settings.engine is not None:
+                self._require_decision(f"lanes.{lane}.engine", settings.engine)
+        return self
+
+    def _require_decision(self, where: str, engine: Engine) -> None:
+        """The candidate's tokens must be the control's, whatever else is required; an event profile has none."""
+        told = sorted({"decides", "identical"} & engine.model_fields_set)
+        if self.event_profile is not None:
+            if told:
+                message = f"{where}.{told[0]}: expected none: every arm of an event profile must equal q1"
+                raise ValueError(message)
+            return
+        if "decides" not in told:
+            message = f"{where}: nothing decides; expected decides, 'exactness' or 'exactness+timing'"
+            raise ValueError(message)
+        required = {Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE}
+        if not any(set(pair) == required for pair in engine.identical):
+            pair = f"{Arm.GRAPH_CONTROL} and {Arm.GRAPH_CANDIDATE}"
+            message = f"{where}.identical: expected the pair of {pair} among them"
+            raise ValueError(message)
 
     def _judged_clauses(self, gate: int) -> tuple[str, ...]:
         """What a gate's own analysis judges: a campaign may add clauses, and drops none."""

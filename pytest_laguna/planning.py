@@ -85,6 +85,8 @@ def plan_events(campaign: Campaign, lane: str, cards: Sequence[str], target_conf
     return EventPlan(
         lane=next(name for name in campaign.lanes if name == lane),
         cards=list(cards),
+        vllm=settings.vllm,
+        models=_models(settings.engine.model),
         validator=campaign.candidate.validator,
         completion_tokens=events.completion_tokens,
         collective_breaks=events.collective_breaks,

@@ -131,7 +131,7 @@ def _good(*, fitness: bool) -> Tree:
         "draft-config.json": {"architectures": ["LagunaForCausalLM"], "num_hidden_layers": 2},
         "identity.json": identity,
         "idle-before.json": diagnostic.idle("before", cards),
-        "idle-after.json": diagnostic.idle("after", cards),
+        "idle-after.json": diagnostic.idle("after", cards, len(arms) + 1),
     }
     for number, arm in enumerate(arms):
         record = record_of(arm, number)
@@ -139,8 +139,8 @@ def _good(*, fitness: bool) -> Tree:
             f"arms/{arm}/request.json": record["request"],
             f"arms/{arm}/record.json": record,
             f"arms/{arm}/process.json": diagnostic.process(),
-            f"arms/{arm}/idle.json": diagnostic.idle("after", cards),
-            f"arms/{arm}/host.json": host(),
+            f"arms/{arm}/idle.json": diagnostic.idle("after", cards, number + 1),
+            f"arms/{arm}/host.json": diagnostic.host(number + 1),
         }
         for rank in range(len(cards)) if arm != TEACHER else ():
             tree[f"arms/{arm}/profile/rank{rank}.json"] = {EVENTS: profile, FITNESS: trial, SPARSE: sparse}[arm](rank)
@@ -148,31 +148,13 @@ def _good(*, fitness: bool) -> Tree:
     return value
 
 
-def host() -> dict[str, Any]:
-    """A calm host around a run."""
-    before, after = (
-        {
-            "utc": f"2026-07-26T21:43:{second}.000000+00:00",
-            "boot_id": "b0",
-            "temperatures_celsius": {"zone": 60.0},
-            "throttle_counts": {"cpu0": 4},
-            "kernel_log": {"state": "read", "reason": "", "last": 100, "complete": True, "lines": []},
-            "memory_available_bytes": 8 << 30,
-            "load": [0.5, 0.4, 0.3],
-            "cards": [],
-        }
-        for second in (10, 40)
-    )
-    return diagnostic.audit(before, after)
-
-
 def plan(*, fitness: bool) -> dict[str, Any]:
     of_diagnostic = diagnostic.plan()
-    shared = ("lane", "cards", "validator", "completion_tokens", "collective_breaks", "topology", "target_layers")
+    shared = ("lane", "cards", "vllm", "models", "validator", "completion_tokens", "collective_breaks", "topology")
     return {
         "schema": "pytest-laguna-event-plan-v1",
-        **{name: of_diagnostic[name] for name in (*shared, "idle", "host")},
-        "material_percent": 50.0,
+        **{name: of_diagnostic[name] for name in (*shared, "target_layers", "idle", "host")},
+        "material_percent": 60.0,
         "fitness": {"rounds": ROUNDS, "slowdown_limit": 1.1} if fitness else None,
         "sparse_replays": REPLAYS if fitness else 0,
     }

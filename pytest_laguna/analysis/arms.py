@@ -7,7 +7,7 @@ Source: the preregistration of the persistent KV-cache views, Gate 2.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from pytest_laguna.analysis import arm_pair
 from pytest_laguna.analysis.diagnostic_case import (
@@ -19,7 +19,7 @@ from pytest_laguna.analysis.diagnostic_case import (
     reported,
 )
 from pytest_laguna.analysis.process import judge_process
-from pytest_laguna.evidence.arm_record import Acceptance, Arm, ArmRecord, Planted, RankProcess
+from pytest_laguna.evidence.arm_record import Acceptance, Arm, ArmRecord, ArmRequest, Planted, RankProcess
 from pytest_laguna.evidence.diagnostic import FolderModels, GeneratedModels
 from pytest_laguna.evidence.diagnostic_evidence import Missing, present
 from pytest_laguna.verdict import NotProvenError, Verdict
@@ -89,10 +89,15 @@ def same_models_and_prompt(case: Case) -> RuleFinding:
 
 def vllm_planned(case: Case) -> RuleFinding:
     """Rule ``vllm-planned``: every arm ran the vLLM version of the campaign; a build's own suffix does not count."""
-    for record in case.records():
+    return judge_version(((record.request.arm, record) for record in case.records()), case.plan.vllm)
+
+
+def judge_version(records: Iterable[tuple[str, ArmRecord]], planned: str) -> RuleFinding:
+    """The first arm, by its name, that ran another vLLM version than the planned one."""
+    for arm, record in records:
         seen = record.versions.get("vllm", "")
-        if public_version(seen) != case.plan.vllm:
-            return Verdict.VOID, f"{record.request.arm}: vLLM {seen or 'not recorded'}; expected {case.plan.vllm}"
+        if public_version(seen) != planned:
+            return Verdict.VOID, f"{arm}: vLLM {seen or 'not recorded'}; expected {planned}"
     return None
 
 
@@ -107,7 +112,11 @@ def models_planned(case: Case) -> RuleFinding:
     A pair that the project makes lies in another folder each time. It is known by its layers, of which the plan's graph
     is derived, and its prompts are a part of the frozen harness.
     """
-    planned, request = case.plan.models, case.record(Arm.EAGER).request
+    return judge_models(case.record(Arm.EAGER).request, case.plan.models)
+
+
+def judge_models(request: ArmRequest, planned: GeneratedModels | FolderModels) -> RuleFinding:
+    """What speaks against the pair of an arm that loads both models."""
     if isinstance(planned, GeneratedModels):
         return not_applicable(f"{planned.generated} is made anew in each attempt")
     for name in FolderModels.model_fields:

@@ -11,12 +11,13 @@ import itertools
 from collections.abc import Mapping
 
 from pytest_laguna.analysis import surroundings
+from pytest_laguna.analysis.arms import judge_models, judge_version
 from pytest_laguna.analysis.diagnostic_case import RuleFinding
 from pytest_laguna.analysis.engine_identity import IDENTITY_RULES
 from pytest_laguna.analysis.event_case import EventCase, EventRule
 from pytest_laguna.analysis.host import HOST_RULES
 from pytest_laguna.analysis.process import judge_process
-from pytest_laguna.analysis.topology import expected_topology, target_layers
+from pytest_laguna.analysis.topology import expected_topology, judge_layers, target_layers
 from pytest_laguna.evidence.arm_record import Planted, RankProcess
 from pytest_laguna.evidence.diagnostic_evidence import Missing, present
 from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, SPARSE, TEACHER
@@ -83,6 +84,16 @@ def same_models_and_prompt(case: EventCase) -> RuleFinding:
     return None
 
 
+def models_planned(case: EventCase) -> RuleFinding:
+    """Rule ``models-planned``: the arms loaded the campaign's pair and continued its prompt."""
+    return judge_models(case.record(EVENTS).request, case.plan.models)
+
+
+def vllm_planned(case: EventCase) -> RuleFinding:
+    """Rule ``vllm-planned``: every arm ran the vLLM version of the campaign; a build's own suffix does not count."""
+    return judge_version(case.records(), case.plan.vllm)
+
+
 def own_processes(case: EventCase) -> RuleFinding:
     """Rule ``own-processes``: every rank of every arm ran in a process that no other shared."""
     seen: dict[RankProcess, str] = {}
@@ -145,7 +156,7 @@ def plan_derived(case: EventCase) -> RuleFinding:
     if expected != (case.plan.topology.order_sha256, case.plan.target_layers):
         seen = f"the plan expects order {case.plan.topology.order_sha256} in {case.plan.target_layers} layers"
         return Verdict.VOID, f"{seen}; the configuration gives {expected[0]} in {expected[1]}"
-    return None
+    return judge_layers(case.plan.models, case.plan.target_layers)
 
 
 def graphs_frozen(case: EventCase) -> RuleFinding:
@@ -205,6 +216,7 @@ ARM_RULES: Mapping[str, Mapping[str, EventRule]] = {
         "after-arms": after_arms,
         "after-last": surroundings.after_last,
         "one-lease": surroundings.one_lease,
+        "looks-in-order": surroundings.looks_in_order,
     },
     "host-within-limits": {name: functools.partial(surroundings.judge_host, name=name) for name in HOST_RULES},
     "arms-fresh": {
@@ -212,6 +224,8 @@ ARM_RULES: Mapping[str, Mapping[str, EventRule]] = {
         "ended-clean": ended_clean,
         "as-asked": as_asked,
         "same-models-and-prompt": same_models_and_prompt,
+        "models-planned": models_planned,
+        "vllm-planned": vllm_planned,
         "own-processes": own_processes,
         "in-order": in_order,
         "one-generation": one_generation,

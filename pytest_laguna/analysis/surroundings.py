@@ -117,7 +117,7 @@ def one_lease(case: Surrounded) -> RuleFinding:
     return None
 
 
-def looks_in_order(case: Case) -> RuleFinding:
+def looks_in_order(case: Surrounded) -> RuleFinding:
     """Rule ``looks-in-order``: looks at the cards and states of the host were taken in the order of what ran.
 
     So none of them is another's copy, and none is from before or after its run.
@@ -131,7 +131,7 @@ def looks_in_order(case: Case) -> RuleFinding:
     return None
 
 
-def _moments(case: Case) -> Iterator[tuple[str, str]]:
+def _moments(case: Surrounded) -> Iterator[tuple[str, str]]:
     """Every look and every state of the host that is there, in the order in which they are taken, with its time."""
     yield from _looks("idle-before.json", case.evidence.idle_before)
     for place, run in case.evidence.runs():

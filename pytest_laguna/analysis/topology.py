@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pytest_laguna.analysis import arm_pair
 from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case, Rule, RuleFinding
 from pytest_laguna.evidence.arm_record import Arm, CapturedGraph
-from pytest_laguna.evidence.diagnostic import GeneratedModels, Topology
+from pytest_laguna.evidence.diagnostic import FolderModels, GeneratedModels, Topology
 from pytest_laguna.evidence.diagnostic_evidence import present
 from pytest_laguna.evidence.replay_profile import SegmentKind
 from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
@@ -86,9 +86,13 @@ def plan_derived(case: Case) -> RuleFinding:
     if (derived, target_layers(config)) != (case.plan.topology, case.plan.target_layers):
         told = f"the plan expects {_described(case.plan.topology)} in {case.plan.target_layers} layers"
         return Verdict.VOID, f"{told}; the configuration gives {_described(derived)} in {target_layers(config)}"
-    models = case.plan.models
-    if isinstance(models, GeneratedModels) and models.layers != case.plan.target_layers:
-        return Verdict.VOID, f"the plan has {case.plan.target_layers} layers; expected the campaign's {models.layers}"
+    return judge_layers(case.plan.models, case.plan.target_layers)
+
+
+def judge_layers(models: GeneratedModels | FolderModels, target_layers: int) -> RuleFinding:
+    """A pair that the project makes is known by its layers."""
+    if isinstance(models, GeneratedModels) and models.layers != target_layers:
+        return Verdict.VOID, f"the plan has {target_layers} layers; expected the campaign's {models.layers}"
     return None
 
 

@@ -9,7 +9,7 @@ import pydantic
 
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.diagnostic import Finite, RuleResult, Topology
+from pytest_laguna.evidence.diagnostic import Finite, FolderModels, GeneratedModels, RuleResult, Topology
 from pytest_laguna.evidence.event_profile import EventClock, StreamIdentity
 from pytest_laguna.evidence.host import HostLimits
 from pytest_laguna.evidence.idle import IdleRequirement
@@ -80,6 +80,8 @@ class EventPlan(Schema):
     Attributes:
         lane: where it runs.
         cards: the identities of the leased cards, in rank order.
+        vllm: the version that every arm runs.
+        models: the pair that the arms load, with what they continue.
         validator: which implementation of the candidate's contract would run; the candidate itself does not.
         completion_tokens: of each arm's one generation.
         collective_breaks: whether each all-reduce is a break of its own.
@@ -97,12 +99,14 @@ class EventPlan(Schema):
     )
     lane: Literal["cpu", "cuda", "xpu"]
     cards: Annotated[list[str], pydantic.Field(min_length=1)]
+    vllm: str
+    models: GeneratedModels | FolderModels
     validator: Literal["native", "python"]
     completion_tokens: pydantic.PositiveInt
     collective_breaks: bool
     topology: Topology
     target_layers: pydantic.PositiveInt
-    material_percent: Annotated[float, pydantic.Field(gt=0, le=100, allow_inf_nan=False)]
+    material_percent: Annotated[float, pydantic.Field(gt=50, lt=100, allow_inf_nan=False)]
     fitness: Fitness | None
     sparse_replays: Count
     idle: IdleRequirement

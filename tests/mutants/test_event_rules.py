@@ -14,7 +14,7 @@ from pytest_laguna.analysis.host import HOST_RULES
 from pytest_laguna.evidence.arm_record import token_digest
 from pytest_laguna.evidence.event_analysis import CLAUSES
 from tests import event_root as root
-from tests.diagnostic_root import Change, at, both, put, within, without
+from tests.diagnostic_root import CARDS, Change, at, both, idle, put, within, without
 
 Q1, EVENTS, FITNESS = (f"arms/{arm}/record.json" for arm in ("q1", "graph-event", "graph-fitness"))
 PROFILES = [f"arms/graph-event/profile/rank{rank}.json" for rank in range(2)]
@@ -98,6 +98,18 @@ MUTANTS: list[tuple[str, str, str, Change]] = [
     ("arms-fresh/as-asked", "VOID", "collective_breaks False", of_request("graph-event", "collective_breaks", False)),
     ("arms-fresh/same-models-and-prompt", "VOID", "graph-event: target", at(EVENTS, "prompt_token_sha256", OTHER)),
     (
+        "arms-fresh/models-planned",
+        "VOID",
+        "target '/models/target'; expected '/elsewhere'",
+        at("plan.json", "models", {"target": "/elsewhere", "draft": "/models/draft", "prompt": "x"}),
+    ),
+    (
+        "arms-fresh/vllm-planned",
+        "VOID",
+        "graph-event: vLLM 0.33.0+cpu; expected 0.32.0",
+        at(EVENTS, "versions|vllm", "0.33.0+cpu"),
+    ),
+    (
         "arms-fresh/own-processes",
         "VOID",
         "graph-event rank 1: its process is also that of q1 rank 1",
@@ -119,6 +131,7 @@ MUTANTS: list[tuple[str, str, str, Change]] = [
     ),
     ("tokens-identical/equal-teacher", "FAIL", "in text though not in tokens", at(EVENTS, "text_sha256", OTHER)),
     ("topology-unchanged/plan-derived", "VOID", "the plan expects order", at("plan.json", "target_layers", 47)),
+    ("topology-unchanged/plan-derived", "VOID", "expected the campaign's 12", at("plan.json", "models|layers", 12)),
     (
         "topology-unchanged/graphs-frozen",
         "FAIL",
@@ -129,6 +142,18 @@ MUTANTS: list[tuple[str, str, str, Change]] = [
     ("cards-idle/after-arms", "VOID", "graph-event: phase", at("arms/graph-event/idle.json", "phase", "before")),
     ("cards-idle/after-last", "NOT_PROVEN", "idle-after.json: there is none", without("idle-after.json")),
     ("cards-idle/one-lease", "VOID", "arms/graph-event: LAGUNA_LEASE", at(EVENTS, "environment|LAGUNA_LEASE", "x")),
+    (
+        "cards-idle/looks-in-order",
+        "VOID",
+        "arms/graph-event/host.json, before is of 2026-07-26T21:01:10",
+        lambda tree: tree.update({"arms/graph-event/host.json": tree["arms/q1/host.json"]}),
+    ),
+    (
+        "cards-idle/looks-in-order",
+        "VOID",
+        "idle-after.json, look 0 is of 2026-07-26T21:00:45",
+        put("idle-after.json", idle("after", CARDS, 0)),
+    ),
     (
         "closure-bound/closure-bound",
         "VOID",

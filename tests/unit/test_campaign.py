@@ -121,6 +121,8 @@ def test_the_candidates_tokens_are_always_held_against_the_controls(pairs: str, 
     assert QUICK.count(required) == 1
     with pytest.raises(CampaignError, match=re.escape(message)):
         parse_campaign(QUICK.replace(required, pairs).encode(), "campaign.toml")
+    with pytest.raises(CampaignError, match=r"lanes\.cpu\.engine: nothing decides; expected decides"):
+        parse_campaign(QUICK.replace('decides = "exactness"\n', "").encode(), "campaign.toml")
     turned = QUICK.replace(required, '[["graph-candidate", "graph-control"]]')
     parse_campaign(turned.encode(), "campaign.toml")
 

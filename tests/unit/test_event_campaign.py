@@ -26,6 +26,7 @@ acceptance_rate_difference = 0.001
 accepted_per_cycle = 2.0
 queries = [2]
 """
+PAIR = 'model = { generated = "tiny-laguna", layers = 48, prompt = "letters" }'
 ORDER = "e5b64443ef499d8bb8b138a94ad504effeaa6434a8884ae9f885aecf12d34e1b"
 
 
@@ -39,9 +40,17 @@ def test_the_published_campaign_does_not_try_its_instrument_and_the_other_does()
         ("q1", "graph-event", "graph-fitness", "graph-sparse"),
     ]
     assert {plan.topology.order_sha256 for plan in plans} == {ORDER}
+    assert {(plan.vllm, plan.models.canonical()["layers"]) for plan in plans} == {("0.32.0", 48)}
     assert (plans[0].fitness, plans[1].fitness and plans[1].fitness.slowdown_limit) == (None, 1.1)
     assert plans[0].completion_tokens == 272
     assert published.digest != fitness.digest
+
+
+def test_each_lane_has_its_vllm_and_one_card_no_collectives() -> None:
+    for path in (PUBLISHED, FITNESS):
+        plan = plan_events(read_campaign(path), "cuda", CARDS[:1], TARGET_CONFIG)
+        assert (plan.vllm, plan.topology.graphs, plan.topology.breaks) == ("0.26.0", 49, 48)
+        assert plan_events(read_campaign(path), "cuda", CARDS[:2], TARGET_CONFIG).topology.order_sha256 == ORDER
 
 
 def test_a_lane_without_an_engine_has_no_plan() -> None:
@@ -55,14 +64,16 @@ def test_a_lane_without_an_engine_has_no_plan() -> None:
 def _changed(old: str, new: str) -> bytes:
     text = FITNESS.read_text()
     assert old in text
-    return text.replace(old, new).encode()
+    return text.replace(old, new, 1).encode()
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("material_percent = 50.0", "material_percent = 0.0", "event_profile.material_percent"),
-        ("material_percent = 50.0", "material_percent = 101.0", "event_profile.material_percent"),
+        ("material_percent = 60.0", "material_percent = 50.0", "event_profile.material_percent"),
+        ("material_percent = 60.0", "material_percent = 100.0", "event_profile.material_percent"),
+        (PAIR, PAIR + '\ndecides = "exactness"', r"lanes\.cpu\.engine\.decides: expected none"),
+        (PAIR, PAIR + '\nidentical = [["q1", "eager"]]', r"lanes\.cpu\.engine\.identical: expected none"),
         ("slowdown_limit = 1.10", "slowdown_limit = 1.0", "event_profile.fitness.slowdown_limit"),
         ("sparse_replays = 30", "sparse_replays = 129", "event_profile.sparse_replays"),
         ("rounds = 9", "rounds = 2", "event_profile.fitness.rounds"),
@@ -73,7 +84,7 @@ def _changed(old: str, new: str) -> bytes:
             "expected one of them: gate 2 is one thing",
         ),
     ],
-    ids=["nothing", "beyond", "no-slower", "many", "few", "unknown", "two-kinds"],
+    ids=["always", "never", "decides", "identical", "no-slower", "many", "few", "unknown", "two-kinds"],
 )
 def test_what_cannot_be_one_is_refused(old: str, new: str, message: str) -> None:
     with pytest.raises(CampaignError, match=message):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the event profiles cost the replay that they measure, and how true the sparse one's shares are, on the cpu lane.
+"""What the event profiles cost the replay that they measure, how true sparse shares are, and who waits for whom.
 
 ``python -m benchmarks.event_profile --json`` runs the tiny pair in several processes. In each, replays of the target's
 graph go round in three ways, in an order that turns: as they are, with events at the few drawn intervals, and with all
@@ -7,44 +7,53 @@ events. A ratio is the median over all rounds of one way over the first of the s
 ``slowdown_full``.
 
 ``max_share_error_points`` is of replays whose segments take known times, which depend on kind and layer: by how many
-points of a hundred the sparse profile's share of a kind misses the truth at most. Those times are processor time of the
-thread, which a busy host does not stretch. Needs the ``cpu`` extra and a checkout.
+points of a hundred the sparse profile's share of a kind misses the truth at most. On the cpu lane those times are
+processor time of the thread, which a busy host does not stretch; on a device they are products of matrices.
+
+``delays``, on a device alone, is of replays in which the device or the host is delayed by a known time before each
+segment of one kind: how much of a device's delay the whole profile finds as work, and how much of what a host's delay
+adds it finds as waiting, each within the bounds of what the profile can know. Needs the lane's extra and a checkout.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import replays
+from benchmarks.replays import Replay, Rounds
 from pytest_laguna.analysis.event_profile import category_sums, shares
 from pytest_laguna.analysis.event_sparse import sparse_shares
-from pytest_laguna.engine import arms, launch
-from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
-from pytest_laguna.evidence.event_profile import EventClock, StreamIdentity
+from pytest_laguna.analysis.event_work import waiting
+from pytest_laguna.campaign import Lane
+from pytest_laguna.engine import arms
+from pytest_laguna.evidence.event_profile import EventClock, EventProfile, HostLead, StreamIdentity
 from pytest_laguna.evidence.event_sparse import SparseProfile, chosen_intervals
 from pytest_laguna.evidence.replay_profile import SegmentKind
-from tests.runner import runner
 
 if TYPE_CHECKING:
-    from pytest_laguna.engine.timeline import Stream  # imports torch
+    from pytest_laguna.engine.timeline import Stream, Timeline  # import torch
 
+MODULE = "benchmarks.event_profile"
 WAYS = ("plain", "sparse", "full")
-PROMPTS = ("digits", "letters", "assignments")
-TOKENS = 272
+MEASURING = {"cost": f"{MODULE}.Measuring", "delays": f"{MODULE}.Delaying"}
 
-KNOWN_NS: dict[SegmentKind, int] = {"graph": 60_000, "attention": 20_000, "collective": 120_000}
+KNOWN_UNITS: dict[SegmentKind, int] = {"graph": 6, "attention": 2, "collective": 12}
 """What the first segment of each kind takes in the replays whose shares are known; the last takes twice as long."""
+UNIT_NS = 10_000
+"""Of processor time, on the cpu lane."""
+UNIT_SIZE = 512
+"""Rows and columns of the matrices whose product is a unit, on a device."""
 KNOWN_KINDS: list[SegmentKind] = [
     "graph",
     "collective",
@@ -53,20 +62,25 @@ KNOWN_KINDS: list[SegmentKind] = [
 ]
 KNOWN_REPLAYS = 60
 
-Replay = Callable[[], Any]
+DELAY_SIZE = 1024
+"""Of the matrices whose product delays a device."""
+DELAY_NS = 200_000
+"""Of the host, in which a device has nothing to do."""
 
 
 def main() -> int:
     """Measure in processes of their own and print, or be one of them."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.event_profile", description="Cost of the events.")
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="Cost and truth of the events.")
+    parser.add_argument("--device", choices=sorted(replays.VLLM), default="cpu")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--measure", metavar="PAIR", help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=2, metavar=("WHAT", "REQUEST"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.measure:
-        print(json.dumps(measure(_request(Path(chosen.measure)))))
+        what, request = chosen.measure
+        print(json.dumps(replays.measure(Path(request), MEASURING[what])))
         return 0
-    figures = run(chosen.processes) | known_shares()
+    figures = run(chosen.processes, chosen.device) | known_shares(chosen.device)
     if chosen.json:
         print(json.dumps(figures))
     else:
@@ -74,63 +88,23 @@ def main() -> int:
     return 0
 
 
-def run(processes: int) -> dict[str, Any]:
+def run(processes: int, lane: Lane) -> dict[str, Any]:
     """All processes, one after the other."""
     rounds: list[dict[str, int]] = []
     with tempfile.TemporaryDirectory() as directory:
-        built = launch.build_tiny_pair(
-            Path(directory) / "pair", interpreter=Path(sys.executable), deadline_seconds=300, run=runner()
-        )
+        home = Path(directory)
+        asked = replays.request(lane, replays.build_pair(home, lane))
         for _ in range(processes):
-            rounds += _child(built.target.parent, Path(directory))
+            rounds += replays.child(MODULE, "cost", asked, home)
+        delayed = None if lane == "cpu" else attributed(replays.child(MODULE, "delays", asked, home))
     return {
+        "device": lane,
         "rounds": len(rounds),
         "median_ms": {way: statistics.median(taken[way] for taken in rounds) / 1e6 for way in WAYS},
         "slowdown_full": statistics.median(taken["full"] / taken["plain"] for taken in rounds),
         "slowdown_sparse": statistics.median(taken["sparse"] / taken["plain"] for taken in rounds),
+        "delays": delayed,
     }
-
-
-def _child(pair: Path, home: Path) -> list[dict[str, int]]:
-    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), "LC_ALL": "C.UTF-8"}
-    argv = [sys.executable, "-m", "benchmarks.event_profile", "--measure", str(pair)]
-    seen = subprocess.run(
-        argv, env=environment | arms.environment(_request(pair)), capture_output=True, check=False, text=True
-    )
-    if seen.returncode:
-        raise RuntimeError(f"exit code {seen.returncode}: {seen.stderr[-2000:]}")
-    taken: list[dict[str, int]] = json.loads(seen.stdout.splitlines()[-1])
-    return taken
-
-
-def _request(pair: Path) -> ArmRequest:
-    return ArmRequest(
-        arm=Arm.GRAPH_CONTROL,
-        lane="cpu",
-        target=str(pair / "target"),
-        draft=str(pair / "draft"),
-        prompt=PROMPTS[0],
-        tokens=TOKENS,
-        tensor_parallel_size=1,
-        collective_breaks=False,
-        planted=Planted.NONE,
-        profile_samples=0,
-    )
-
-
-def measure(request: ArmRequest) -> list[dict[str, int]]:
-    """One process: whole replays in nanoseconds, by round and way."""
-    from vllm import LLM, SamplingParams  # noqa: PLC0415 - a process of its own
-
-    arguments = arms.engine_arguments(request) | {"worker_extension_cls": "benchmarks.event_profile.Measuring"}
-    engine = LLM(**arguments)
-    engine.collective_rpc("begin_measuring")
-    prompts = json.loads((Path(request.target).parent / "prompts.json").read_text())
-    sampling = SamplingParams(temperature=0.0, seed=arms.SEED, max_tokens=TOKENS, ignore_eos=True)
-    for name in PROMPTS:
-        engine.generate([prompts[name]], sampling, use_tqdm=False)
-    [taken] = engine.collective_rpc("measured")
-    return taken  # type: ignore[no-any-return]
 
 
 class Measuring:
@@ -142,8 +116,7 @@ class Measuring:
 
     def measured(self) -> list[dict[str, int]]:
         """The whole rounds."""
-        rounds = zip(*[iter(self.laguna_measurement.taken)] * len(WAYS), strict=False)
-        return [dict(taken) for taken in rounds]
+        return self.laguna_measurement.rounds.whole()
 
 
 class Measurement:
@@ -157,19 +130,18 @@ class Measurement:
         kinds = [introspection.segment_kind(segment) for segment in self.batch.segments]
         self.timeline = timeline()
         self.drawn = itertools.cycle([chosen_intervals(kinds, number) for number in range(100)])
-        self.order = itertools.cycle([*WAYS, *WAYS[1:], *WAYS[:1], *WAYS[2:], *WAYS[:2]])
-        self.taken: list[tuple[str, int]] = []
+        self.rounds = Rounds(WAYS, self.timeline.synchronize)
         self.hooks = contextlib.ExitStack()
         self.hooks.enter_context(self.batch.around(self.timed))
 
     def timed(self, replay: Replay) -> Any:
         """One replay, in the way that is due."""
-        way = next(self.order)
-        begin = time.perf_counter_ns()
-        with self.way(way):
-            returned = replay()
-        self.taken.append((way, time.perf_counter_ns() - begin))
-        return returned
+
+        def run(way: str) -> Any:
+            with self.way(way):
+                return replay()
+
+        return self.rounds.timed(run)
 
     @contextlib.contextmanager
     def way(self, way: str) -> Iterator[None]:
@@ -190,19 +162,172 @@ class Measurement:
             yield
 
 
+# Delays
+
+
+class Delaying:
+    """Mixed into vLLM's worker likewise."""
+
+    def begin_measuring(self) -> None:
+        """Delay every replay from now on."""
+        self.laguna_measurement = Delays(self)
+
+    def measured(self) -> dict[str, Any]:
+        """The size of a delay of each side, the segments of each kind, and every replay's sums by kind."""
+        delays = self.laguna_measurement
+        return {
+            "delay_ns": {"device": delays.load.unit_ns, "host": DELAY_NS},
+            "counts": {kind: delays.kinds.count(kind) for kind in dict.fromkeys(delays.kinds)},
+            "replays": delays.taken,
+        }
+
+
+class Delays:
+    """Runs each replay of the target with all events, and one side delayed before each segment of one kind."""
+
+    def __init__(self, worker: Any) -> None:
+        from pytest_laguna.engine.compat import introspection, replay  # noqa: PLC0415 - import vLLM
+        from pytest_laguna.engine.timeline import timeline  # noqa: PLC0415
+
+        self.batch = replay.verification_batch(worker, arms.VERIFIED_TOKENS)
+        self.kinds: list[SegmentKind] = [introspection.segment_kind(segment) for segment in self.batch.segments]
+        self.timeline = timeline()
+        self.load = Load(DELAY_SIZE, self.timeline)
+        self.delays: dict[str, Callable[[], None]] = {"device": self.load.submit, "host": _spin}
+        self.due = itertools.cycle(
+            [("none", ""), *itertools.product(self.delays, dict.fromkeys(self.kinds))]  # each kind once
+        )
+        self.taken: list[dict[str, Any]] = []
+        self.hooks = contextlib.ExitStack()
+        self.hooks.enter_context(self.batch.around(self.delayed))
+
+    def delayed(self, replay: Replay) -> Any:
+        """One replay."""
+        from pytest_laguna.engine.event_loop import EventLoop, unchanged  # noqa: PLC0415 - imports torch
+
+        side, kind = next(self.due)
+        segments = [
+            _after(self.delays[side], segment) if kind == own else segment
+            for own, segment in zip(self.kinds, self.batch.segments, strict=True)
+        ]
+        loop = EventLoop(segments, self.timeline, "benchmark")
+        with self.batch.inside(loop.run, unchanged):
+            returned = replay()
+        measured = loop.read()
+        profile = EventProfile(
+            rank=0,
+            world_size=1,
+            descriptor=self.batch.descriptor,
+            clock=self.timeline.clock,
+            stream=StreamIdentity(**loop.stream._asdict()),
+            kinds=self.kinds,
+            interval_ns=measured.interval_ns,
+            span_ns=measured.span_ns,
+            lead=HostLead(boundary_ns=measured.boundary_ns, synchronised_ns=measured.synchronised_ns),
+        )
+        self.taken.append({"side": side, "kind": kind, **self.sums(profile)})
+        return returned
+
+    def sums(self, profile: EventProfile) -> dict[str, dict[SegmentKind, float]]:
+        """Nanoseconds by kind: of the intervals, and of the waiting in them at least and at most."""
+        waited = waiting(profile)
+        if waited is None:
+            raise RuntimeError("the host is the device: there is nothing to split")
+        values = {"interval": profile.interval_ns, "least": waited.least, "most": waited.most}
+        return {name: category_sums(self.kinds, each) for name, each in values.items()}
+
+
+def attributed(told: dict[str, Any]) -> dict[str, Any]:
+    """By delayed side and kind, what a delay added to the kind's sums: medians over the replays.
+
+    ``found`` is the share that is on the delayed side, within its bounds: of the injected delays as work, where the
+    device was delayed, and of what its delays added to the intervals as waiting, where the host was.
+    """
+    taken: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for replay in told["replays"]:
+        taken.setdefault((replay["side"], replay["kind"]), []).append(replay)
+    plain = taken.pop(("none", ""))
+    answer = {}
+    for (side, kind), rows in taken.items():
+        added = {name: _median(rows, name, kind) - _median(plain, name, kind) for name in ("interval", "least", "most")}
+        injected = told["delay_ns"][side] * told["counts"][kind]
+        if side == "device":
+            found = sorted((added["interval"] - added[bound]) / injected for bound in ("least", "most"))
+        else:
+            found = sorted(added[bound] / added["interval"] for bound in ("least", "most"))
+        in_ms = {f"{name}_ms": value / 1e6 for name, value in {"injected": injected, **added}.items()}
+        answer[f"{side} {kind}"] = {"replays": len(rows), **in_ms, "found": found}
+    return answer
+
+
+def _median(rows: Sequence[dict[str, Any]], name: str, kind: str) -> float:
+    return statistics.median(row[name][kind] for row in rows)
+
+
+def _after(delay: Callable[[], None], segment: Replay) -> Replay:
+    def delayed() -> Any:
+        delay()
+        return segment()
+
+    return delayed
+
+
+def _spin() -> None:
+    until = time.perf_counter_ns() + DELAY_NS
+    while time.perf_counter_ns() < until:
+        pass
+
+
+class Load:
+    """Work of a known size for the device: products of matrices, submitted to the current stream.
+
+    Attributes:
+        unit_ns: what one product takes, as measured.
+    """
+
+    PRODUCTS = 200
+
+    def __init__(self, size: int, timeline: Timeline) -> None:
+        import torch  # noqa: PLC0415 - the rest needs none
+
+        from pytest_laguna.engine.event_loop import nanoseconds  # noqa: PLC0415 - imports torch
+
+        self._multiply = torch.mm
+        self._matrix = torch.ones(size, size, device=torch.accelerator.current_accelerator())
+        self._product = torch.empty_like(self._matrix)
+        self.submit(self.PRODUCTS)  # the first ones make what the library needs
+        begin, end = timeline.events(2)
+        begin.record()
+        self.submit(self.PRODUCTS)
+        end.record()
+        timeline.synchronize()
+        self.unit_ns = nanoseconds(begin, end, "load") / self.PRODUCTS
+
+    def submit(self, times: int = 1) -> None:
+        """Have the device make so many products."""
+        for _ in range(times):
+            self._multiply(self._matrix, self._matrix, out=self._product)
+
+
+# Known shares
+
+
 class _ProcessorTime:
     """A timeline whose events take the thread's processor time."""
 
     clock: EventClock = "host-clock"
 
-    def current(self) -> Stream:
+    def current(self) -> int:
+        return 0
+
+    def identity(self, stream: Hashable) -> Stream:
         raise NotImplementedError("the sparse loop asks for no stream")
 
     def events(self, count: int) -> list[_ProcessorEvent]:
         return [_ProcessorEvent() for _ in range(count)]
 
     def synchronize(self) -> None:
-        raise NotImplementedError("nothing runs beside the thread")
+        """Nothing runs beside the thread."""
 
 
 class _ProcessorEvent:
@@ -219,42 +344,42 @@ class _ProcessorEvent:
         return float(later.nanoseconds - self.nanoseconds) / 1e6
 
 
-def known_shares() -> dict[str, Any]:
+def known_shares(lane: Lane) -> dict[str, Any]:
     """The sparse profile of replays whose segments take known times."""
     from pytest_laguna.engine.event_sparse import SparseLoop  # noqa: PLC0415 - imports torch
+    from pytest_laguna.engine.timeline import timeline  # noqa: PLC0415
 
-    def segment(nanoseconds: int) -> Callable[[], None]:
-        def spin() -> None:
-            until = time.thread_time_ns() + nanoseconds
-            while time.thread_time_ns() < until:
-                pass
-
-        return spin
-
-    count = len(KNOWN_KINDS)
-    known = [round(KNOWN_NS[kind] * (1 + index / (count - 1))) for index, kind in enumerate(KNOWN_KINDS)]
-    segments = [segment(nanoseconds) for nanoseconds in known]
-    timeline, replays = _ProcessorTime(), []
-    for number in range(KNOWN_REPLAYS):
-        loop = SparseLoop(segments, chosen_intervals(KNOWN_KINDS, number), timeline)
+    clock: Timeline = _ProcessorTime() if lane == "cpu" else timeline()
+    work: Callable[[int], None] = _processor_work if lane == "cpu" else Load(UNIT_SIZE, clock).submit
+    last = len(KNOWN_KINDS) - 1
+    units = [round(KNOWN_UNITS[kind] * (1 + index / last)) for index, kind in enumerate(KNOWN_KINDS)]
+    segments = [functools.partial(work, number) for number in units]
+    loops = [SparseLoop(segments, chosen_intervals(KNOWN_KINDS, number), clock) for number in range(KNOWN_REPLAYS)]
+    for loop in loops:
         loop.run()
-        replays.append(loop.read(f"replay {number}"))
+    clock.synchronize()
     profile = SparseProfile(
         rank=0,
         world_size=1,
         descriptor="known times",
-        clock="host-clock",
-        stream=StreamIdentity(device_type="cpu", device_index=0, stream_id=0),
+        clock=clock.clock,
+        stream=StreamIdentity(device_type=lane, device_index=0, stream_id=0),
         kinds=KNOWN_KINDS,
-        replays=replays,
+        replays=[loop.read(f"replay {number}") for number, loop in enumerate(loops)],
     )
-    truth = shares(category_sums(KNOWN_KINDS, known))
+    truth = shares(category_sums(KNOWN_KINDS, units))
     seen = sparse_shares(profile)
     return {
         "known_shares": {str(kind): share for kind, share in truth.items()},
         "sparse_shares": {str(kind): share.percent for kind, share in seen.items()},
         "max_share_error_points": max(abs(seen[kind].percent - share) for kind, share in truth.items()),
     }
+
+
+def _processor_work(units: int) -> None:
+    until = time.thread_time_ns() + units * UNIT_NS
+    while time.thread_time_ns() < until:
+        pass
 
 
 if __name__ == "__main__":

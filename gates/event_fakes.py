@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 from pytest_laguna.engine.timeline import Stream, TimedEvent
@@ -75,6 +75,11 @@ class FakeTimeline:
     def current(self) -> Stream:
         """See ``Timeline``."""
         return self.stream
+
+    def identity(self, stream: Hashable) -> Stream:
+        """See ``Timeline``."""
+        assert isinstance(stream, Stream)
+        return stream
 
     def events(self, count: int) -> Sequence[TimedEvent]:
         """See ``Timeline``."""

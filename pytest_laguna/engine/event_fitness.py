@@ -8,63 +8,36 @@ round, so that a growing context and a drifting host meet all three alike.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from pytest_laguna.evidence import files
 from pytest_laguna.evidence.event_profile import EventFitness, FitnessRound
 from pytest_laguna.evidence.replay_profile import SegmentKind
 
 from .event_loop import EventLoop, Replay, unchanged
-from .event_profile import Directory, Subject
+from .event_profile import Directory, Instrument, Subject
 from .timeline import Timeline
 
 PLAIN, STAMPED, EVENTS = "plain", "stamped", "events"
 _ORDER = ((PLAIN, STAMPED, EVENTS), (STAMPED, EVENTS, PLAIN), (EVENTS, PLAIN, STAMPED))
 
 
-class FitnessProfiler:
+class FitnessProfiler(Instrument):
     """Takes the rounds from the first replays after ``start``.
 
     Attributes:
         rounds: how many are to be taken.
-        sha256: digest of the file that was written with the last; None until then.
     """
 
     def __init__(self, subject: Subject, timeline: Timeline, directory: Directory, rounds: int) -> None:
-        """Change nothing yet.
-
-        Args:
-            subject: what is measured.
-            timeline: what takes the events' times.
-            directory: where the file goes.
-            rounds: how many.
-        """
-        self._subject = subject
-        self._timeline = timeline
-        self._directory = directory
+        """Change nothing yet; arguments as of an ``Instrument``, and how many rounds."""
+        super().__init__(subject, timeline, directory)
         self._due = itertools.cycle(itertools.chain.from_iterable(_ORDER))
         self._whole: dict[str, int] = {}
         self._kinds: dict[str, dict[SegmentKind, int]] = {}
         self._taken: list[FitnessRound] = []
-        self._hooks: contextlib.ExitStack | None = None
         self.rounds = rounds
-        self.sha256: str | None = None
-
-    def start(self, then: Callable[[], None]) -> None:
-        """Time every replay from now on; after the last round the plain path is restored and ``then`` called.
-
-        Raises:
-            ProfileError: it was started before.
-        """
-        if self._hooks is not None:
-            self._subject.refuse("one start", "a second one")
-        self._then = then
-        with contextlib.ExitStack() as hooks:
-            hooks.enter_context(self._subject.batch.around(self.replay))
-            self._hooks = hooks.pop_all()
 
     def replay(self, replay: Replay) -> object:
         """One replay in the way that is due; what is put in its place for it is outside the time."""
@@ -80,6 +53,7 @@ class FitnessProfiler:
         return returned
 
     def _timed(self, way: str, replay: Replay) -> object:
+        self._timeline.synchronize()  # what was submitted before is not the replay's
         begin = time.perf_counter_ns()
         returned = replay()
         self._timeline.synchronize()
@@ -136,14 +110,11 @@ class FitnessProfiler:
         )
         self._whole.clear()
         if len(self._taken) == self.rounds:
-            self._finish()
+            self.finish(self._fitness())
 
-    def _finish(self) -> None:
-        """Restore the plain path for ever, write, and say so."""
-        if self._hooks is not None:
-            self._hooks.close()
+    def _fitness(self) -> EventFitness:
         subject = self._subject
-        fitness = EventFitness(
+        return EventFitness(
             rank=subject.rank,
             world_size=subject.world_size,
             descriptor=subject.batch.descriptor,
@@ -151,5 +122,3 @@ class FitnessProfiler:
             kinds=subject.kinds,
             rounds=self._taken,
         )
-        self.sha256 = self._directory.write(files.canonical_json(fitness.canonical()))
-        self._then()

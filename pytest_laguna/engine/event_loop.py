@@ -6,11 +6,11 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from .profile_directory import ProfileError
-from .timeline import TimedEvent, Timeline
+from .timeline import Stream, TimedEvent, Timeline
 
 Replay = Callable[[], object]
 
@@ -18,6 +18,47 @@ Replay = Callable[[], object]
 def unchanged(wait: Replay) -> None:
     """The wait for offloaded weights, as it is."""
     wait()
+
+
+def frozen_stream(timeline: Timeline, where: str) -> Hashable:
+    """The stream that is current, from now on the one that is measured.
+
+    Args:
+        timeline: whose it is.
+        where: how an error begins.
+
+    Raises:
+        ProfileError: there is none.
+    """
+    try:
+        return timeline.current()
+    except (RuntimeError, ValueError, AttributeError) as error:
+        message = f"{where}: no stream to measure ({' '.join(str(error).split())}); expected a current one"
+        raise ProfileError(message) from error
+
+
+def require_complete(events: Sequence[TimedEvent], where: str) -> None:
+    """After the synchronise the stream has come to every event.
+
+    Raises:
+        ProfileError: it has not.
+    """
+    for index, event in enumerate(events):
+        if not event.is_complete():
+            raise ProfileError(f"{where}: event {index} is not complete after the synchronise")
+
+
+def nanoseconds(earlier: TimedEvent, later: TimedEvent, what: str) -> int:
+    """From one complete event to a later one; ``what`` is how an error begins.
+
+    Raises:
+        ProfileError: the duration is not finite, or negative.
+    """
+    milliseconds = earlier.milliseconds_until(later)
+    if not math.isfinite(milliseconds) or milliseconds < 0:
+        message = f"{what} of {milliseconds} ms; expected a finite duration from 0"
+        raise ProfileError(message)
+    return round(milliseconds * 1_000_000)
 
 
 class Intervals(NamedTuple):
@@ -57,14 +98,15 @@ class EventLoop:
         self._segments = list(segments)
         self._timeline = timeline
         self._where = where
-        try:
-            self.stream = timeline.current()
-            self._events = list(timeline.events(len(self._segments) + 1))
-        except (RuntimeError, ValueError, AttributeError) as error:
-            message = f"{where}: no stream to measure ({' '.join(str(error).split())}); expected a current one"
-            raise ProfileError(message) from error
+        self._stream = frozen_stream(timeline, where)
+        self._events = list(timeline.events(len(self._segments) + 1))
         self._stamps: list[int] = []
         self._ran = False
+
+    @property
+    def stream(self) -> Stream:
+        """The frozen one."""
+        return self._timeline.identity(self._stream)
 
     @property
     def recorded(self) -> int:
@@ -79,7 +121,7 @@ class EventLoop:
         """
         if self._stamps:
             raise ProfileError(f"{self._where}: a second run; expected each event to be recorded once")
-        now, add, current, stream = time.perf_counter_ns, self._stamps.append, self._timeline.current, self.stream
+        now, add, current, stream = time.perf_counter_ns, self._stamps.append, self._timeline.current, self._stream
         events = iter(self._events)
         add(now())
         next(events).record()
@@ -103,26 +145,17 @@ class EventLoop:
         """
         if not self._ran:
             raise ProfileError(f"{self._where}: {self.recorded} of {len(self._events)} events; expected all of them")
-        for index, event in enumerate(self._events):
-            if not event.is_complete():
-                raise ProfileError(f"{self._where}: event {index} is not complete after the synchronise")
-        first, last = self._events[0], self._events[-1]
+        require_complete(self._events, self._where)
         pairs = enumerate(itertools.pairwise(self._events))
         start = self._stamps[0]
         return Intervals(
-            interval_ns=[self._nanoseconds(earlier, later, f"interval {index}") for index, (earlier, later) in pairs],
-            span_ns=self._nanoseconds(first, last, "span"),
+            interval_ns=[nanoseconds(*pair, f"{self._where}: interval {index}") for index, pair in pairs],
+            span_ns=nanoseconds(self._events[0], self._events[-1], f"{self._where}: span"),
             boundary_ns=[stamp - start for stamp in self._stamps[:-1]],
             synchronised_ns=self._stamps[-1] - start,
         )
 
-    def _nanoseconds(self, earlier: TimedEvent, later: TimedEvent, what: str) -> int:
-        milliseconds = earlier.milliseconds_until(later)
-        if not math.isfinite(milliseconds) or milliseconds < 0:
-            message = f"{self._where}: {what} of {milliseconds} ms; expected a finite duration from 0"
-            raise ProfileError(message)
-        return round(milliseconds * 1_000_000)
-
     def _drifted(self, when: str, index: int) -> None:
-        message = f"{self._where}: {self._timeline.current()} {when} segment {index}; expected {self.stream}"
+        now = self._timeline.identity(self._timeline.current())
+        message = f"{self._where}: {now} {when} segment {index}; expected {self.stream}"
         raise ProfileError(message)

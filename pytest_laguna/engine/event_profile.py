@@ -6,6 +6,7 @@ Source: the preregistration of the current-stream event profile.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import NoReturn, Protocol
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.event_profile import EventProfile, HostLead, StreamIdentity
 from pytest_laguna.evidence.replay_profile import SegmentKind, order_sha256
+from pytest_laguna.evidence.schemas import Schema
 
 from .arms import VERIFIED_TOKENS
 from .event_loop import EventLoop, Replay, unchanged
@@ -104,37 +106,30 @@ class Subject:
         raise ProfileError(f"rank {self.rank}, event profile: expected {expected}, seen {seen}")
 
 
-class EventProfiler:
-    """Measures the first replay after ``start``, and no other.
+class Instrument(abc.ABC):
+    """What measures a subject's replays: one start, one file of its rank, and then the plain path for ever.
 
     Attributes:
         sha256: digest of the file that was written; None until then.
     """
 
     def __init__(self, subject: Subject, timeline: Timeline, directory: Directory) -> None:
-        """Claim the one attempt of this root and rank.
+        """Change nothing yet.
 
         Args:
             subject: what is measured.
             timeline: what takes the times.
             directory: where the file goes.
-
-        Raises:
-            ProfileError: this process has attempted it before.
         """
-        claim = (directory.root, subject.rank)
-        if claim in _ATTEMPTED:
-            subject.refuse("one attempt in a process", f"a second one for {directory.root}")
-        _ATTEMPTED.add(claim)
         self._subject = subject
         self._timeline = timeline
         self._directory = directory
-        self._loop: EventLoop | None = None
         self._hooks: contextlib.ExitStack | None = None
+        self._then: Callable[[], None] | None = None
         self.sha256: str | None = None
 
     def start(self, then: Callable[[], None]) -> None:
-        """Measure the next replay; then the plain path is restored and ``then`` called.
+        """Measure the next replays; after the last the plain path is restored and ``then`` called.
 
         Raises:
             ProfileError: it was started before.
@@ -142,46 +137,78 @@ class EventProfiler:
         if self._hooks is not None:
             self._subject.refuse("one start", "a second one")
         self._then = then
-        batch = self._subject.batch
         with contextlib.ExitStack() as hooks:
-            hooks.enter_context(batch.around(self.replay))
-            hooks.enter_context(batch.inside(self.loop, unchanged))
+            hooks.enter_context(self._subject.batch.around(self._measured))
             self._hooks = hooks.pop_all()
 
+    def _measured(self, replay: Replay) -> object:
+        """One replay. After an error nothing is measured any more."""
+        try:
+            return self.replay(replay)
+        except BaseException:
+            self._restore()
+            raise
+
+    @abc.abstractmethod
     def replay(self, replay: Replay) -> object:
-        """The one replay. Whatever becomes of it, the plain path is back afterwards.
+        """Measure one replay, and ``finish`` after the last."""
+
+    def finish(self, profile: Schema) -> None:
+        """Restore the plain path, write, and say so."""
+        self._restore()
+        self.sha256 = self._directory.write(files.canonical_json(profile.canonical()))
+        if self._then is not None:
+            self._then()
+
+    def _restore(self) -> None:
+        if self._hooks is not None:
+            self._hooks.close()
+
+    @property
+    def started(self) -> bool:
+        """Whether it was."""
+        return self._hooks is not None
+
+
+class EventProfiler(Instrument):
+    """Measures the first replay after ``start``, and no other."""
+
+    def __init__(self, subject: Subject, timeline: Timeline, directory: Directory) -> None:
+        """Claim the one attempt of this root and rank; arguments as of an ``Instrument``.
+
+        Raises:
+            ProfileError: this process has attempted it before.
+        """
+        super().__init__(subject, timeline, directory)
+        claim = (directory.root, subject.rank)
+        if claim in _ATTEMPTED:
+            subject.refuse("one attempt in a process", f"a second one for {directory.root}")
+        _ATTEMPTED.add(claim)
+        self._loop: EventLoop | None = None
+
+    def replay(self, replay: Replay) -> object:
+        """The one replay.
 
         Raises:
             ProfileError: it was not one whole replay of what was captured, on one stream.
         """
-        if self._hooks is None:
-            self._subject.refuse("a start before the replay", "none")
+        subject = self._subject
+        if not self.started:
+            subject.refuse("a start before the replay", "none")
         if self._loop is not None:
-            self._subject.refuse("one measured replay", "a second one")
-        with self._hooks:
-            self._subject.require_captured()
-            self._loop = EventLoop(self._subject.segments, self._timeline, f"rank {self._subject.rank}, event profile")
+            subject.refuse("one measured replay", "a second one")
+        subject.require_captured()
+        self._loop = EventLoop(subject.segments, self._timeline, f"rank {subject.rank}, event profile")
+        with subject.batch.inside(self._loop.run, unchanged):
             returned = replay()
-        self._finish(self._loop)
+        subject.require_captured()
+        self.finish(self._profile(self._loop))
         return returned
 
-    def loop(self) -> None:
-        """In place of vLLM's loop over the segments.
-
-        Raises:
-            ProfileError: there is no replay that it belongs to, or a stream drifted.
-        """
-        if self._loop is None:
-            self._subject.refuse("a loop within the measured replay", "one outside")
-        self._loop.run()
-
-    def _finish(self, loop: EventLoop) -> None:
-        """Read, write, and say so."""
-        subject = self._subject
-        subject.require_captured()
-        measured = loop.read()
-        on_device = self._timeline.clock == "device-event"
-        profile = EventProfile(
+    def _profile(self, loop: EventLoop) -> EventProfile:
+        subject, measured = self._subject, loop.read()
+        lead = HostLead(boundary_ns=measured.boundary_ns, synchronised_ns=measured.synchronised_ns)
+        return EventProfile(
             rank=subject.rank,
             world_size=subject.world_size,
             descriptor=subject.batch.descriptor,
@@ -190,9 +217,5 @@ class EventProfiler:
             kinds=subject.kinds,
             interval_ns=measured.interval_ns,
             span_ns=measured.span_ns,
-            lead=HostLead(boundary_ns=measured.boundary_ns, synchronised_ns=measured.synchronised_ns)
-            if on_device
-            else None,
+            lead=lead if self._timeline.clock == "device-event" else None,
         )
-        self.sha256 = self._directory.write(files.canonical_json(profile.canonical()))
-        self._then()

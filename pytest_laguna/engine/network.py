@@ -2,7 +2,7 @@
 """Takes a process out of the host's network for good: into a namespace of its own, in which there is loopback alone.
 
 What is started later is in it too, so nothing that an arm runs can reach another host. It needs no privilege where the
-kernel lets a user make namespaces; where it does not, the process stays as it was and nothing is claimed.
+kernel lets a user make namespaces; where it lets nobody, the process stays as it was and nothing is claimed.
 """
 
 from __future__ import annotations
@@ -29,22 +29,49 @@ def isolate() -> NetworkIsolation | None:
     """Leave the host's network; to be called before the process has a second thread.
 
     Returns:
-        Where the process is now; None where the kernel did not let it leave.
+        Where the process is now; None where the kernel does not let it leave, or leaves it without a loopback: a child
+        has tried before, since there is no way back.
 
     Raises:
-        OSError: it left, and its loopback cannot be used: nothing could run.
+        OSError: what the child could do failed.
     """
-    left, user, group = _NAMESPACE.stat().st_ino, os.geteuid(), os.getegid()
-    if ctypes.CDLL(None, use_errno=True).unshare(_NEW_USER | _NEW_NETWORK) != 0:
+    if not _child_can():
         return None
-    # The same numbers inside as outside: files keep their owners.
-    Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
-    Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
-    Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
-    _raise_loopback()
+    left = _NAMESPACE.stat().st_ino
+    _leave()
     return NetworkIsolation(
         namespace=_NAMESPACE.stat().st_ino, left=left, interfaces=[name for _, name in socket.if_nameindex()]
     )
+
+
+def _child_can() -> bool:
+    child = os.fork()
+    if not child:
+        try:
+            _leave()
+        except BaseException:  # noqa: BLE001 - whatever it was, the child ends here
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _leave() -> None:
+    """Into a namespace with loopback alone: with privilege just that, without in a user namespace of its own.
+
+    A privileged process keeps its user namespace, and so all that it may do with devices.
+    """
+    user, group = os.geteuid(), os.getegid()
+    unshare = ctypes.CDLL(None, use_errno=True).unshare
+    if unshare(_NEW_NETWORK) != 0:
+        if unshare(_NEW_USER | _NEW_NETWORK) != 0:
+            raise OSError(ctypes.get_errno(), "no network namespace")
+        # The same numbers inside as outside: files keep their owners.
+        Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+    _raise_loopback()
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), timeout=5):
+        pass
 
 
 def _raise_loopback() -> None:
@@ -52,4 +79,5 @@ def _raise_loopback() -> None:
         name = b"lo"
         answer = fcntl.ioctl(control, _GET_FLAGS, struct.pack(_REQUEST, name, 0))
         _, flags = struct.unpack(_REQUEST, answer)
-        fcntl.ioctl(control, _SET_FLAGS, struct.pack(_REQUEST, name, flags | _UP))
+        if not flags & _UP:
+            fcntl.ioctl(control, _SET_FLAGS, struct.pack(_REQUEST, name, flags | _UP))

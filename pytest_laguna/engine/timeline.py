@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -14,7 +14,7 @@ from pytest_laguna.evidence.event_profile import EventClock
 
 
 class Stream(NamedTuple):
-    """Which stream; ``evidence.event_profile.StreamIdentity`` in a form that is made and compared quickly."""
+    """Which stream; ``evidence.event_profile.StreamIdentity``."""
 
     device_type: str
     device_index: int
@@ -43,8 +43,11 @@ class Timeline(Protocol):
 
     clock: EventClock
 
-    def current(self) -> Stream:
-        """The stream that the calling thread would submit to now."""
+    def current(self) -> Hashable:
+        """The stream that the calling thread would submit to now, in a form that is had and compared quickly."""
+
+    def identity(self, stream: Hashable) -> Stream:
+        """Which one that is."""
 
     def events(self, count: int) -> Sequence[TimedEvent]:
         """Events on the current stream, whichever is current when they are recorded."""
@@ -58,9 +61,14 @@ class DeviceTimeline:
 
     clock: EventClock = "device-event"
 
-    def current(self) -> Stream:
+    def current(self) -> torch.Stream:
+        """See ``Timeline``; torch compares device and number."""
+        return torch.accelerator.current_stream()
+
+    def identity(self, stream: Hashable) -> Stream:
         """See ``Timeline``."""
-        stream = torch.accelerator.current_stream()
+        if not isinstance(stream, torch.Stream):
+            raise TypeError(f"{type(stream).__name__}: expected a stream of the device")
         return Stream(stream.device.type, stream.device.index or 0, stream.stream_id)
 
     def events(self, count: int) -> Sequence[TimedEvent]:
@@ -97,9 +105,15 @@ class HostTimeline:
 
     clock: EventClock = "host-clock"
 
-    def current(self) -> Stream:
+    def current(self) -> int:
         """See ``Timeline``."""
-        return Stream("cpu", 0, threading.get_native_id())
+        return threading.get_native_id()
+
+    def identity(self, stream: Hashable) -> Stream:
+        """See ``Timeline``."""
+        if not isinstance(stream, int):
+            raise TypeError(f"{type(stream).__name__}: expected a thread's number")
+        return Stream("cpu", 0, stream)
 
     def events(self, count: int) -> Sequence[TimedEvent]:
         """See ``Timeline``."""

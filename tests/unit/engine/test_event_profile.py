@@ -164,8 +164,6 @@ def test_what_was_not_claimed_is_refused(stream: FakeTimeline, root: Path) -> No
     profile = profiler(FakeBatch(stream, KINDS), stream, root)
     with pytest.raises(ProfileError, match="expected a start before the replay, seen none"):
         profile.replay(lambda: None)
-    with pytest.raises(ProfileError, match="expected a loop within the measured replay, seen one outside"):
-        profile.loop()
 
 
 def test_no_stream_is_refused(stream: FakeTimeline, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,9 +389,23 @@ def test_a_trial_that_does_not_run_the_segments_is_refused(stream: FakeTimeline,
     batch._replay = lambda: "output"  # type: ignore[method-assign]
     with pytest.raises(ProfileError, match="expected vLLM's replay to run 291 segments, seen 0 readings"):
         batch.replay()
-    batch.segments.pop()
+    assert not batch.hooked
+    other = FakeBatch(stream, KINDS)
+    _trial(other, stream, root).start(lambda: None)
+    other.segments.pop()
     with pytest.raises(ProfileError, match="expected 291 segments, as captured, seen 290"):
+        other.replay()
+    assert (list(root.iterdir()), other.hooked) == ([], False)
+
+
+def test_what_was_submitted_before_is_not_the_replays(stream: FakeTimeline, root: Path) -> None:
+    batch = FakeBatch(stream, ["graph", "attention", "graph"])
+    _trial(batch, stream, root, rounds=1).start(lambda: None)
+    for _ in range(3):
+        stream.free = stream.host + 1_000_000
         batch.replay()
+    (only,) = read_model(root / "rank0.json", EventFitness).rounds
+    assert only.plain_ns == only.stamped_ns == only.events_ns == 310
 
 
 def test_attempts_are_known_by_root_and_rank(stream: FakeTimeline, root: Path) -> None:

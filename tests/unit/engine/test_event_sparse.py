@@ -137,7 +137,58 @@ def test_a_duration_that_is_none_is_refused(milliseconds: float, root: Path) -> 
         return stream.made
 
     stream.events = events  # type: ignore[method-assign]
-    with pytest.raises(ProfileError, match=r"replay 0: an interval of .* ms; expected a finite duration from 0"):
+    with pytest.raises(ProfileError, match=r"replay 0: interval 2 of .* ms; expected a finite duration from 0"):
+        batch.replay()
+    assert (list(root.iterdir()), batch.hooked) == ([], False)
+
+
+def test_an_event_that_is_not_complete_is_refused(root: Path) -> None:
+    stream = FakeTimeline()
+    batch = FakeBatch(stream, KINDS)
+    profiler(batch, stream, root, replays=1).start(lambda: None)
+    made = stream.events
+
+    def events(count: int) -> Any:
+        made(count)
+        stream.made[4].complete = False
+        return stream.made
+
+    stream.events = events  # type: ignore[method-assign]
+    with pytest.raises(ProfileError, match=r"replay 0: event 4 is not complete after the synchronise"):
+        batch.replay()
+    assert (list(root.iterdir()), batch.hooked) == ([], False)
+
+
+def test_a_replay_that_runs_no_segment_is_refused(root: Path) -> None:
+    stream = FakeTimeline()
+    batch = FakeBatch(stream, KINDS)
+    profiler(batch, stream, root, replays=1).start(lambda: None)
+    batch._replay = lambda: "output"  # type: ignore[method-assign]
+    with pytest.raises(ProfileError, match="expected vLLM's replay to run its segments, seen none run"):
+        batch.replay()
+    assert (list(root.iterdir()), batch.hooked) == ([], False)
+
+
+def test_the_stream_is_that_of_the_first_replay(root: Path) -> None:
+    """Which one is current while nothing is replayed is no matter."""
+    stream = FakeTimeline()
+    batch = FakeBatch(stream, KINDS)
+    profiler(batch, stream, root, replays=1).start(lambda: None)
+    stream.stream = Stream("xpu", 2, 501)
+    batch.replay()
+    assert read_model(root / "rank0.json", SparseProfile).stream.stream_id == 501
+
+
+def test_no_stream_is_refused(root: Path) -> None:
+    stream = FakeTimeline()
+    batch = FakeBatch(stream, KINDS)
+    profiler(batch, stream, root).start(lambda: None)
+
+    def current() -> Stream:
+        raise RuntimeError("no accelerator is initialised")
+
+    stream.current = current  # type: ignore[method-assign]
+    with pytest.raises(ProfileError, match=r"no stream to measure \(no accelerator is initialised\)"):
         batch.replay()
     assert (list(root.iterdir()), batch.hooked) == ([], False)
 
@@ -153,10 +204,13 @@ def test_a_stream_or_segments_that_drift_are_refused(root: Path) -> None:
     stream.stream = Stream("xpu", 2, 500)
     with pytest.raises(ProfileError, match=r"expected .*stream_id=499.*, seen .*stream_id=500"):
         batch.replay()
-    batch.segments.pop()
+    assert not batch.hooked
+    other = FakeBatch(stream, KINDS)
+    profiler(other, stream, root).start(lambda: None)
+    other.segments.pop()
     with pytest.raises(ProfileError, match="expected 291 segments, as captured, seen 290"):
-        batch.replay()
-    assert list(root.iterdir()) == []
+        other.replay()
+    assert (list(root.iterdir()), other.hooked) == ([], False)
 
 
 @pytest.mark.parametrize(

@@ -63,3 +63,37 @@ def test_where_the_kernel_refuses_nothing_is_claimed(tmp_path: Path) -> None:
     told = child(tmp_path / "file", REFUSING)
     assert told["isolation"] is None
     assert told["now"] == told["before"]
+
+
+WITHOUT_LOOPBACK = """
+def fail():
+    raise OSError("no loopback here")
+network._raise_loopback = fail
+"""
+
+
+def test_a_namespace_that_would_have_no_loopback_is_not_entered(tmp_path: Path) -> None:
+    """There is no way back, and nothing could run."""
+    told = child(tmp_path / "file", WITHOUT_LOOPBACK)
+    assert told["isolation"] is None
+    assert told["now"] == told["before"]
+
+
+PRIVILEGED = """
+user = os.readlink("/proc/self/ns/user")
+import atexit
+atexit.register(lambda: Path(sys.argv[1] + ".user").write_text(str(user == os.readlink("/proc/self/ns/user"))))
+"""
+
+
+def test_who_may_leave_alone_keeps_what_else_it_may(tmp_path: Path) -> None:
+    told = child(tmp_path / "file", PRIVILEGED)
+    kept = (tmp_path / "file.user").read_text() == "True"
+    assert kept == (told["isolation"] is None or _has_administration()), "a user namespace only where it is needed"
+
+
+def _has_administration() -> bool:
+    """CAP_SYS_ADMIN, bit 21 of the effective capabilities."""
+    status = Path("/proc/self/status").read_text()
+    [line] = [line for line in status.splitlines() if line.startswith("CapEff:")]
+    return bool(int(line.split()[1], 16) >> 21 & 1)

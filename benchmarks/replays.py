@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of the real engine over the tiny pair, in which replays of the target's graph go round in several ways.
+
+What the benchmarks of the profiles share: the pair, the process, the generations that make replays, and the rounds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_laguna.campaign import Lane
+from pytest_laguna.engine import arms
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
+from pytest_laguna.evidence.schemas import read_model
+from tests.runner import runner
+
+PROMPTS = ("digits", "letters", "assignments")
+TOKENS = 272
+VLLM: dict[Lane, str] = {"cpu": "0.32.0", "cuda": "0.26.0", "xpu": "0.32.0"}
+OTHERS = {"gpu_memory_utilization": 0.2}
+"""Of a card's memory, asked for though the cache's size is given; so that others may use it too."""
+_CARDS = ("CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+
+Replay = Callable[[], Any]
+
+
+def build_pair(directory: Path, lane: Lane) -> Path:
+    """The tiny pair in a new directory below ``directory``; where its two models lie."""
+    pair = runner().tiny_pair(directory / "pair", interpreter=Path(sys.executable), vllm=VLLM[lane])
+    return pair.target.parent
+
+
+def request(lane: Lane, pair: Path, arm: Arm = Arm.GRAPH_CONTROL) -> ArmRequest:
+    """What decides what such a process computes."""
+    return ArmRequest(
+        arm=arm,
+        lane=lane,
+        target=str(pair / "target"),
+        draft=str(pair / "draft"),
+        prompt=PROMPTS[0],
+        tokens=TOKENS,
+        tensor_parallel_size=1,
+        collective_breaks=False,
+        planted=Planted.NONE,
+        profile_samples=0,
+    )
+
+
+def child(module: str, what: str, asked: ArmRequest, home: Path) -> Any:
+    """Run ``python -m MODULE --measure WHAT REQUEST`` in the environment of an arm; what it prints last, as JSON.
+
+    Raises:
+        RuntimeError: it failed; with the end of what it said.
+    """
+    path = home / "request.json"
+    path.write_bytes(files.canonical_json(asked.canonical()))
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), "LC_ALL": "C.UTF-8"}
+    cards = {name: os.environ[name] for name in _CARDS if name in os.environ}
+    argv = [sys.executable, "-m", module, "--measure", what, str(path)]
+    seen = subprocess.run(
+        argv, env=environment | cards | arms.environment(asked), capture_output=True, check=False, text=True
+    )
+    if seen.returncode:
+        raise RuntimeError(f"{asked.arm}: exit code {seen.returncode}: {seen.stderr[-2000:]}")
+    return json.loads(seen.stdout.splitlines()[-1])
+
+
+def measure(path: Path, extension: str) -> Any:
+    """In such a process: make replays, and give what the worker extension measured.
+
+    Args:
+        path: of the request.
+        extension: the class that is mixed into vLLM's worker, with ``begin_measuring`` and ``measured``.
+    """
+    from vllm import LLM, SamplingParams  # noqa: PLC0415 - a process of its own
+
+    asked = read_model(path, ArmRequest)
+    engine = LLM(**(arms.engine_arguments(asked) | OTHERS | {"worker_extension_cls": extension}))
+    engine.collective_rpc("begin_measuring")
+    prompts = json.loads((Path(asked.target).parent / "prompts.json").read_text())
+    sampling = SamplingParams(temperature=0.0, seed=arms.SEED, max_tokens=TOKENS, ignore_eos=True)
+    for name in PROMPTS:
+        engine.generate([prompts[name]], sampling, use_tqdm=False)
+    [taken] = engine.collective_rpc("measured")
+    return taken
+
+
+class Rounds:
+    """Replays in all ways, one after the other; the order turns, so that nothing that drifts favours one.
+
+    Attributes:
+        taken: way and nanoseconds of each replay.
+    """
+
+    def __init__(self, ways: Sequence[str], synchronize: Callable[[], None]) -> None:
+        """Begin with the first way.
+
+        Args:
+            ways: of running a replay.
+            synchronize: waits for the device.
+        """
+        turned = [[*ways[first:], *ways[:first]] for first in range(len(ways))]
+        self._order = itertools.cycle(itertools.chain.from_iterable(turned))
+        self._ways = len(ways)
+        self._synchronize = synchronize
+        self.taken: list[tuple[str, int]] = []
+
+    def timed(self, run: Callable[[str], Any]) -> Any:
+        """Run one replay in the way that is due, and take its time with the wait for the device after it."""
+        way = next(self._order)
+        self._synchronize()
+        begin = time.perf_counter_ns()
+        returned = run(way)
+        self._synchronize()
+        self.taken.append((way, time.perf_counter_ns() - begin))
+        return returned
+
+    def whole(self) -> list[dict[str, int]]:
+        """The rounds that are whole: nanoseconds by way."""
+        return [dict(taken) for taken in zip(*[iter(self.taken)] * self._ways, strict=False)]

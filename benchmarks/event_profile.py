@@ -286,6 +286,7 @@ class Load:
     """
 
     PRODUCTS = 200
+    WARM_SECONDS = 0.5
 
     def __init__(self, size: int, timeline: Timeline) -> None:
         import torch  # noqa: PLC0415 - the rest needs none
@@ -295,7 +296,10 @@ class Load:
         self._multiply = torch.mm
         self._matrix = torch.ones(size, size, device=torch.accelerator.current_accelerator())
         self._product = torch.empty_like(self._matrix)
-        self.submit(self.PRODUCTS)  # the first ones make what the library needs
+        until = time.monotonic() + self.WARM_SECONDS
+        while time.monotonic() < until:  # the first ones make what the library needs, and the clocks rise
+            self.submit(self.PRODUCTS)
+            timeline.synchronize()
         begin, end = timeline.events(2)
         begin.record()
         self.submit(self.PRODUCTS)

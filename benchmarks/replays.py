@@ -28,7 +28,6 @@ TOKENS = 272
 VLLM: dict[Lane, str] = {"cpu": "0.32.0", "cuda": "0.26.0", "xpu": "0.32.0"}
 OTHERS = {"gpu_memory_utilization": 0.2}
 """Of a card's memory, asked for though the cache's size is given; so that others may use it too."""
-_CARDS = ("CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 Replay = Callable[[], Any]
 
@@ -64,7 +63,7 @@ def child(module: str, what: str, asked: ArmRequest, home: Path) -> Any:
     path = home / "request.json"
     path.write_bytes(files.canonical_json(asked.canonical()))
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), "LC_ALL": "C.UTF-8"}
-    cards = {name: os.environ[name] for name in _CARDS if name in os.environ}
+    cards = {name: os.environ[name] for name in arms.LEASE & os.environ.keys()}
     argv = [sys.executable, "-m", module, "--measure", what, str(path)]
     seen = subprocess.run(
         argv, env=environment | cards | arms.environment(asked), capture_output=True, check=False, text=True

@@ -9,17 +9,23 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from benchmarks.event_profile import Load
+from pytest_laguna.analysis.event_profile import category_sums
 from pytest_laguna.analysis.event_work import waiting
 from pytest_laguna.engine.event_loop import EventLoop
-from pytest_laguna.engine.timeline import DeviceTimeline
+from pytest_laguna.engine.timeline import DeviceTimeline, Stream
 from pytest_laguna.evidence.event_profile import EventProfile, HostLead, StreamIdentity
 from pytest_laguna.evidence.replay_profile import SegmentKind
 
 pytestmark = pytest.mark.skipif(not torch.accelerator.is_available(), reason="no accelerator")
 
-PAIR: list[SegmentKind] = ["graph", "attention"]
-KINDS: list[SegmentKind] = [*PAIR * 16, "graph"]
+KINDS: list[SegmentKind] = [*("graph", "attention", "graph", "collective") * 16, "graph"]
+DELAYED: tuple[SegmentKind, ...] = ("graph", "attention", "collective")
 HOST_SECONDS = 0.002
+BASE = 4
+"""Products of each segment that nothing delays."""
+DELAY = 40
+"""Products more, of a device that is delayed."""
 
 
 def measured(segment: Callable[[SegmentKind], None]) -> EventProfile:
@@ -42,46 +48,65 @@ def measured(segment: Callable[[SegmentKind], None]) -> EventProfile:
 
 
 @pytest.fixture(scope="module")
-def work() -> Callable[[int], None]:
-    """Submits so many products of large matrices to the current stream."""
-    matrix = torch.ones(2048, 2048, device=torch.accelerator.current_accelerator())
-    product = torch.empty_like(matrix)
-
-    def submit(times: int) -> None:
-        for _ in range(times):
-            torch.mm(matrix, matrix, out=product)
-
-    return submit
+def load() -> Load:
+    return Load(1024, DeviceTimeline())
 
 
-def by_kind(profile: EventProfile, values: tuple[int, ...] | list[int]) -> dict[str, int]:
-    return {
-        kind: sum(value for each, value in zip(profile.kinds, values, strict=True) if each == kind)
-        for kind in ("graph", "attention")
-    }
-
-
-def test_work_of_the_device_is_work(work: Callable[[int], None]) -> None:
-    profile = measured(lambda kind: work(40 if kind == "attention" else 4))
+@pytest.mark.parametrize("delayed", DELAYED)
+def test_a_delay_of_the_device_is_work(delayed: SegmentKind, load: Load) -> None:
+    profile = measured(lambda kind: load.submit(BASE + DELAY * (kind == delayed)))
     waited = waiting(profile)
     assert waited is not None
-    sums, most = by_kind(profile, profile.interval_ns), by_kind(profile, waited.most)
-    assert sums["attention"] > 5 * sums["graph"]
-    assert most["attention"] < 0.2 * sums["attention"]
+    sums, most = category_sums(KINDS, profile.interval_ns), category_sums(KINDS, waited.most)
+    work = sums[delayed] - most[delayed]
+    assert work == pytest.approx((BASE + DELAY) * load.unit_ns * KINDS.count(delayed), rel=0.2)
+    for kind in DELAYED:
+        if kind != delayed:
+            assert sums[kind] < 0.5 * work * KINDS.count(kind) / KINDS.count(delayed), "the others keep their time"
 
 
-def test_a_delay_of_the_host_is_waiting(work: Callable[[int], None]) -> None:
+@pytest.mark.parametrize("delayed", DELAYED)
+def test_a_delay_of_the_host_is_waiting(delayed: SegmentKind, load: Load) -> None:
     def segment(kind: SegmentKind) -> None:
-        if kind == "attention":
+        if kind == delayed:
             time.sleep(HOST_SECONDS)
-        work(1)
+        load.submit()
 
     profile = measured(segment)
     waited = waiting(profile)
     assert waited is not None
-    sums, most, least = (by_kind(profile, each) for each in (profile.interval_ns, waited.most, waited.least))
-    injected = 16 * HOST_SECONDS * 1e9
-    assert sums["attention"] > sums["graph"], "the intervals alone would blame attention"
-    assert most["attention"] > 0.7 * injected
-    assert least["attention"] > 0.5 * injected
-    assert sums["attention"] - most["attention"] < 0.3 * injected
+    sums, most, least = (category_sums(KINDS, each) for each in (profile.interval_ns, waited.most, waited.least))
+    injected = KINDS.count(delayed) * HOST_SECONDS * 1e9
+    assert sums[delayed] > 0.7 * injected, "the intervals alone would blame the kind"
+    assert least[delayed] > 0.7 * injected
+    assert sums[delayed] - most[delayed] < 0.2 * injected
+    for kind in DELAYED:
+        if kind != delayed:
+            assert most[kind] < 0.2 * injected
+
+
+def test_adjacent_intervals_add_up_and_the_clocks_agree(load: Load) -> None:
+    profile = measured(lambda _: load.submit())
+    assert abs(profile.total_ns - profile.span_ns) <= 0.001 * profile.span_ns
+    assert all(profile.interval_ns)
+    waited = waiting(profile)
+    assert waited is not None
+    assert all(least <= most for least, most in zip(waited.least, waited.most, strict=True))
+
+
+def test_another_stream_is_another(load: Load) -> None:
+    timeline = DeviceTimeline()
+    first = timeline.current()
+    assert first == timeline.current()
+    other = torch.Stream(torch.accelerator.current_accelerator())
+    torch.accelerator.set_stream(other)
+    try:
+        assert timeline.current() == other
+        assert timeline.current() != first
+        load.submit()
+    finally:
+        torch.accelerator.set_stream(first)
+    assert timeline.current() == first
+    assert timeline.identity(first) != timeline.identity(other)
+    assert isinstance(timeline.identity(first), Stream)
+    torch.accelerator.synchronize()

@@ -18,6 +18,7 @@ from pytest_laguna.analysis.event_rules import (
     measured_fitness,
     measured_shares,
 )
+from pytest_laguna.analysis.event_sparse import sparse_class_shares, sparse_shares
 from pytest_laguna.analysis.event_work import waiting
 from pytest_laguna.evidence.diagnostic import RuleResult
 from pytest_laguna.evidence.event_analysis import (
@@ -51,7 +52,8 @@ def analyse_events(plan: EventPlan, evidence: EventEvidence) -> EventAnalysis:
     case = EventCase(plan, evidence)
     clauses = {clause: {name: _judge(rule, case) for name, rule in rules.items()} for clause, rules in RULES.items()}
     holds = {clause: clause_verdict(results)[0] is Verdict.PASS for clause, results in clauses.items()}
-    profiles = list(case.profiles.values()) if holds["profile-complete"] else []
+    complete = holds["profile-complete"]
+    profiles = list(case.profiles.values()) if complete else []
     figures = _or_none(lambda: measured_fitness(case))
     unfit = clause_verdict(clauses["instrument-fit"])[0] is Verdict.STOP
     exact = all(holds[clause] for clause in CLAUSES if clause != "instrument-fit")
@@ -63,7 +65,8 @@ def analyse_events(plan: EventPlan, evidence: EventEvidence) -> EventAnalysis:
         selected=select(profiles, withheld=unfit) if profiles else None,
         fitness=_fitness(plan, figures, proven=holds["instrument-fit"] or unfit),
         fitness_figures=figures,
-        sparse=(_or_none(lambda: measured_shares(case)) or {}) if holds["profile-complete"] else {},
+        sparse=(_or_none(lambda: measured_shares(case, sparse_shares)) or {}) if complete else {},
+        sparse_classes=(_or_none(lambda: measured_shares(case, sparse_class_shares)) or {}) if complete else {},
         action=_or_none(lambda: action_of(case)) if exact and profiles else None,
         network_isolated=True if _or_none(lambda: every_arm_isolated(case)) else None,
     )

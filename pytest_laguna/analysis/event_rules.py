@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pytest_laguna.analysis.diagnostic_case import RuleFinding, not_applicable, reported
 from pytest_laguna.analysis.event_case import EventCase, EventRule
 from pytest_laguna.analysis.event_profile import category_sums, decide_action, slowest
-from pytest_laguna.analysis.event_sparse import sparse_shares
+from pytest_laguna.analysis.event_sparse import Group, Share, sparse_shares
 from pytest_laguna.analysis.event_work import waiting
 from pytest_laguna.evidence.arm_record import RankReport
 from pytest_laguna.evidence.event_analysis import EVENTS, FITNESS, SPARSE, Action, MeasuredFitness, SparseShare
 from pytest_laguna.evidence.event_profile import EventFitness, EventProfile
+from pytest_laguna.evidence.event_sparse import SparseProfile
 from pytest_laguna.evidence.replay_profile import SegmentKind
 from pytest_laguna.verdict import NotProvenError, Verdict
 
@@ -116,7 +117,7 @@ def sparse_whole(case: EventCase) -> RuleFinding:
         if finding is not None:
             return finding
     try:
-        measured_shares(case)
+        measured_shares(case, sparse_shares)
     except NotProvenError as error:  # a small graph has few intervals to draw; shares decide nothing
         return reported(str(error))
     return None
@@ -137,8 +138,14 @@ def _sparse_of(case: EventCase, report: RankReport) -> RuleFinding:
     return None
 
 
-def measured_shares(case: EventCase) -> dict[str, dict[SegmentKind, SparseShare]]:
+def measured_shares(
+    case: EventCase, shares: Callable[[SparseProfile], Mapping[Group, Share]]
+) -> dict[str, dict[Group, SparseShare]]:
     """What the sparse profiles give, by rank; nothing where none is there.
+
+    Args:
+        case: the campaign's.
+        shares: by which groups.
 
     Raises:
         NotProvenError: too few replays to say.
@@ -146,7 +153,7 @@ def measured_shares(case: EventCase) -> dict[str, dict[SegmentKind, SparseShare]
     """
     profiles = [case.piece(piece) for piece in case.evidence.sparse.values()]
     return {
-        str(profile.rank): {kind: SparseShare(**share._asdict()) for kind, share in sparse_shares(profile).items()}
+        str(profile.rank): {group: SparseShare(**share._asdict()) for group, share in shares(profile).items()}
         for profile in profiles
     }
 

@@ -52,8 +52,25 @@ def sparse_shares(profile: SparseProfile) -> dict[SegmentKind, Share]:
 
 
 def sparse_class_shares(profile: SparseProfile) -> dict[str, Share]:
-    """Shares by place in the source: prefix, the repeated graphs, boundaries, tail; raises as ``sparse_shares``."""
-    return _shares(profile, [place.part for place in places(profile.kinds)])
+    """Shares by place in the source: prefix, the repeated graphs, boundaries, tail.
+
+    A part of which fewer than two intervals were drawn, as a tail of one, is counted with the part that has the most
+    intervals of its kind, under both names: their common share is without bias too. Raises as ``sparse_shares``.
+    """
+    parts = [place.part for place in places(profile.kinds)]
+    drawn = Counter(parts[index] for number in _numbers(profile) for index in chosen_intervals(profile.kinds, number))
+    names = {part: part for part in dict.fromkeys(parts) if drawn[part] >= LEAST}
+    of_part = dict(zip(parts, profile.kinds, strict=True))
+    for part in [part for part in of_part if part not in names]:
+        mates = Counter(other for other in parts if other in names and of_part[other] == of_part[part])
+        for mate, _ in mates.most_common(1):
+            joined = f"{names[mate]} and {part}"
+            names = {one: joined if name == names[mate] else name for one, name in names.items()} | {part: joined}
+    return _shares(profile, [names.get(part, part) for part in parts])
+
+
+def _numbers(profile: SparseProfile) -> range:
+    return range(len(profile.replays))
 
 
 def _shares(profile: SparseProfile, groups: Sequence[Group]) -> dict[Group, Share]:

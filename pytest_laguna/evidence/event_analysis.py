@@ -268,6 +268,7 @@ class EventAnalysis(Schema):
         fitness: ``unmeasured`` where the campaign does not ask.
         fitness_figures: None likewise, and without a file of each rank.
         sparse: by rank and category, where a campaign asks for it; it decides nothing.
+        sparse_classes: likewise by place in the source.
         action: None without a complete profile.
         network_isolated: that every arm ran in a network namespace of its own with nothing but loopback; absent (None)
             where an arm does not prove it.
@@ -285,6 +286,7 @@ class EventAnalysis(Schema):
     fitness: Literal["unmeasured", "fit", "unfit", "not_proven"]
     fitness_figures: MeasuredFitness | None
     sparse: dict[str, dict[SegmentKind, SparseShare]]
+    sparse_classes: dict[str, dict[str, SparseShare]]
     action: Action | None
     network_isolated: Literal[True] | None
     rank_local_only: Literal[True] = True

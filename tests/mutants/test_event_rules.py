@@ -322,7 +322,10 @@ def test_sparse_shares_are_listed_and_decide_nothing(tmp_path: Path) -> None:
     for kind, share in analysis.sparse["1"].items():
         assert share.percent == pytest.approx(analysis.selected.category_percent[kind], abs=0.01)
     without_it = root.judged(root.good(), tmp_path / "without")
-    assert (without_it.sparse, without_it.action) == ({}, analysis.action)
+    assert (without_it.sparse, without_it.sparse_classes, without_it.action) == ({}, {}, analysis.action)
+    for kinds, classes in zip(analysis.sparse.values(), analysis.sparse_classes.values(), strict=True):
+        assert sum(share.percent for share in classes.values()) == pytest.approx(100)
+        assert sum(share.drawn for share in classes.values()) == sum(share.drawn for share in kinds.values())
 
 
 def test_too_few_drawn_intervals_are_listed_and_give_no_shares(tmp_path: Path) -> None:
@@ -340,7 +343,7 @@ def test_too_few_drawn_intervals_are_listed_and_give_no_shares(tmp_path: Path) -
     listed = analysis.clauses["profile-complete"]["sparse-whole"]
     assert listed.verdict is None
     assert "in 1 replays; expected 2 at least: measure more replays" in listed.reason
-    assert analysis.sparse == {}
+    assert (analysis.sparse, analysis.sparse_classes) == ({}, {})
     assert analysis.status == "exact_event_profile_stop"
 
 

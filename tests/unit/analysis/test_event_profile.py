@@ -16,6 +16,7 @@ from pytest_laguna.analysis.event_profile import category_sums, decide_action, l
 from pytest_laguna.analysis.event_ranges import fold, form_of, places
 from pytest_laguna.analysis.event_rules import possible_sums
 from pytest_laguna.analysis.event_work import waiting
+from pytest_laguna.campaign import read_campaign
 from pytest_laguna.engine import event_loop
 from pytest_laguna.engine.event_loop import EventLoop
 from pytest_laguna.evidence.event_profile import EventProfile, HostLead
@@ -26,6 +27,7 @@ from tests import event_root
 
 LAB = json.loads((Path(__file__).parents[2] / "data" / "event-diagnostic-20260725.json").read_bytes())
 KINDS = published_kinds()
+CAMPAIGN = Path(__file__).parents[3] / "campaigns" / "laguna-current-stream-events.toml"
 
 
 def ours(rank: int) -> EventProfile:
@@ -49,7 +51,9 @@ def test_the_published_numbers(published: list[EventProfile]) -> None:
     assert selected.host is None
     sums = category_sums(published[2].kinds, published[2].interval_ns)
     assert largest(sums) == LAB["decision"]["largest_kind_on_selected_rank"] == "graph"
-    assert decide_action(sums, 50.0) == LAB["decision"]["frozen_analyzer_next_action"]
+    frozen = read_campaign(CAMPAIGN).event_profile
+    assert frozen is not None
+    assert decide_action(sums, frozen.material_percent) == LAB["decision"]["frozen_analyzer_next_action"]
 
 
 def test_the_published_source_ranges(published: list[EventProfile]) -> None:

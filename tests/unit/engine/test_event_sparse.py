@@ -102,6 +102,16 @@ def test_its_shares_are_the_whole_replays(root: Path) -> None:
     assert sum(share.drawn for share in seen.values()) == 40 * 7
 
 
+def test_a_part_that_is_hardly_ever_drawn_is_counted_with_the_most_of_its_kind(root: Path) -> None:
+    one_rank: list[SegmentKind] = [*("graph", "attention") * 48, "graph"]
+    profile = measured(root, 30, one_rank)
+    drawn = [index for replay in range(30) for index in chosen_intervals(one_rank, replay)]
+    assert drawn.count(96) < 2, "the one interval of the tail"
+    seen = sparse_class_shares(profile)
+    assert list(seen) == ["between_attentions and tail", "attention"]
+    assert seen["attention"] == sparse_shares(profile)["attention"]
+
+
 def test_scatter_widens_the_interval(root: Path) -> None:
     steady = measured(root, 40)
     scattered = steady.model_copy(
@@ -116,6 +126,8 @@ def test_shares_by_source_need_enough_replays(root: Path) -> None:
     profile = measured(root, 200)
     seen = sparse_class_shares(profile)
     assert {"pre_attention", "post_attention_local_o", "local_mlp", "attention", "collective"} <= seen.keys()
+    truth = shares(category_sums(KINDS, [WORK[kind] for kind in KINDS]))
+    assert seen["attention"].percent == pytest.approx(truth["attention"], abs=2)
     few = profile.model_copy(update={"replays": profile.replays[:1]})
     with pytest.raises(NotProvenError, match="in 1 replays; expected 2 at least: measure more replays"):
         sparse_class_shares(few)

@@ -8,6 +8,7 @@ profile. Ranks have clocks of their own, so their slices are not aligned, and a 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -95,12 +96,21 @@ def _slice(row: tuple[int, int], begin: int, duration: int, name: str, arguments
         "ph": "X",
         "pid": row[0],
         "tid": row[1],
-        "ts": begin / _MICROSECOND,
-        "dur": duration / _MICROSECOND,
+        "ts": _microseconds(begin),
+        "dur": _microseconds(duration),
         "name": name,
         "cat": str(arguments.get("kind", "replay")),
         "args": arguments,
     }
+
+
+def _microseconds(nanoseconds: int) -> float:
+    """As the format wants them, so that a reader that multiplies and cuts off comes to the same nanoseconds.
+
+    With one less a slice would begin before its neighbour's end, and be drawn as a part of it.
+    """
+    value = nanoseconds / _MICROSECOND
+    return value if int(value * _MICROSECOND) == nanoseconds else math.nextafter(value, math.inf)
 
 
 def _thread(rank: int, thread: int, name: str) -> Iterator[JSON]:

@@ -18,6 +18,7 @@ from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphWrapper
 from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.forward_context import BatchDescriptor, set_forward_context
 
+from pytest_laguna.analysis import event_rules
 from pytest_laguna.engine import event_settings, plugin, probe, profile_directory
 from pytest_laguna.engine.compat import introspection, replay
 from pytest_laguna.engine.event_fitness import FitnessProfiler
@@ -151,7 +152,7 @@ def test_another_topology_is_refused(engine: Engine) -> None:
         subject(engine, "0" * 64)
 
 
-def test_an_injected_slow_down_is_measured(engine: Engine, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_injected_slow_down_is_unfit(engine: Engine, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look at the stream, which the profile alone takes, is made to cost as much as a whole replay does."""
     slow = timeline()
     current = slow.current
@@ -166,9 +167,13 @@ def test_an_injected_slow_down_is_measured(engine: Engine, root: Path, monkeypat
     for _ in range(9):
         engine.run()
     assert not engine.hooked
-    rounds = read_model(root / "rank0.json", EventFitness).rounds
-    assert len(rounds) == 3
-    for each in rounds:
+    written = read_model(root / "rank0.json", EventFitness)
+    figures = event_rules._figures(written, 1.1)
+    assert not figures.fit
+    assert figures.slowdown > 1.1
+    assert min(figures.kind_slowdown.values()) > 1.1
+    assert len(written.rounds) == 3
+    for each in written.rounds:
         assert each.events_ns > each.plain_ns + 7 * 5_000_000 * 0.5
         assert set(each.events_kind_ns) == {"graph", "attention"}
         assert min(each.events_kind_ns.values()) > 5_000_000

@@ -261,7 +261,7 @@ def attributed(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def _median(rows: Sequence[dict[str, Any]], name: str, kind: str) -> float:
-    return statistics.median(row[name][kind] for row in rows)
+    return statistics.median(float(row[name][kind]) for row in rows)
 
 
 def _after(delay: Callable[[], None], segment: Replay) -> Replay:

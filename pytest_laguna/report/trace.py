@@ -8,7 +8,6 @@ profile. Ranks have clocks of their own, so their slices are not aligned, and a 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -23,6 +22,8 @@ from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 _MICROSECOND = 1_000
 """Nanoseconds."""
+_GRID = 2_048
+"""Parts of a microsecond; a power of two, so that sums and differences are exact."""
 
 
 def trace(attempt: Path) -> JSON:
@@ -97,20 +98,20 @@ def _slice(row: tuple[int, int], begin: int, duration: int, name: str, arguments
         "pid": row[0],
         "tid": row[1],
         "ts": _microseconds(begin),
-        "dur": _microseconds(duration),
+        "dur": _microseconds(begin + duration) - _microseconds(begin),
         "name": name,
         "cat": str(arguments.get("kind", "replay")),
-        "args": arguments,
+        "args": arguments | {"duration_ns": duration},
     }
 
 
 def _microseconds(nanoseconds: int) -> float:
-    """As the format wants them, so that a reader that multiplies and cuts off comes to the same nanoseconds.
+    """As the format wants them: the next number that doubles hold exactly, less than a nanosecond away.
 
-    With one less a slice would begin before its neighbour's end, and be drawn as a part of it.
+    A reader that cuts off what is no whole nanosecond comes to the right one, and one that adds a slice's duration to
+    its beginning to its neighbour's: else a slice would begin within the one before it, and be drawn as a part of it.
     """
-    value = nanoseconds / _MICROSECOND
-    return value if int(value * _MICROSECOND) == nanoseconds else math.nextafter(value, math.inf)
+    return -(-nanoseconds * _GRID // _MICROSECOND) / _GRID
 
 
 def _thread(rank: int, thread: int, name: str) -> Iterator[JSON]:

@@ -9,6 +9,9 @@ runs beside a generation, and the starts, which take far longer, overlap. A proc
 A leg counts with the median of each quantity over its samples. A block's saving is its two controls' mean minus its two
 candidates'. Of n savings the lowest and the highest enclose the median of all such blocks with probability
 1 - 2^(1-n), whatever their distribution: 96.9 % for six.
+
+A block's halves are also the pairs that the published rules know: how many pass all six timing gates stands there with
+its exact 95 % interval. With ``--null`` the candidate's places run the control too, and every pass is false.
 """
 
 from __future__ import annotations
@@ -17,16 +20,19 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from pytest_laguna.analysis.statistics import linear_percentile
+from pytest_laguna.analysis.timing import GATES, P90
 from pytest_laguna.campaign import Lane
 from pytest_laguna.engine import arms
 from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
@@ -45,7 +51,18 @@ VLLM = {"cpu": "0.32.0", "cuda": "0.26.0", "xpu": "0.32.0"}
 OTHERS = {"gpu_memory_utilization": 0.2}
 """Of the card's memory, asked for though the cache's size is given: every process must find so much of it free."""
 
-QUANTITIES = ("views", "attention", "graphs", "host", "synchronize", "whole")
+QUANTITIES = ("views", "attention", "graphs", "host", "synchronize", "whole", "whole_p90", "wall")
+GATED = {
+    "view_preparation": "views",
+    "attention_host": "attention",
+    "whole_replay": "whole",
+    "whole_replay_p90": "whole_p90",
+    "post_replay_synchronise": "synchronize",
+    "generation_wall": "wall",
+}
+"""What each of the six timing gates looks at in a leg."""
+TAIL = 0.025
+"""Of an exact interval of 95 %, on either side."""
 
 
 def main() -> int:
@@ -55,13 +72,15 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=1, help="of the pair: times the hidden size")
     parser.add_argument("--layers", type=int, default=48)
     parser.add_argument("--blocks", type=int, default=6)
+    parser.add_argument("--null", action="store_true", help="the control in the candidate's places too")
+    parser.add_argument("--flash-attention", type=int, choices=(2, 3), help="its version; without it vLLM's choice")
     parser.add_argument("--at-once", type=int, default=2, help="processes that start at the same time")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--leg", nargs=3, metavar=("ARM", "PAIR", "PLACE"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.leg:
         arm, pair, place = chosen.leg
-        leg(_request(Arm(arm), chosen.device, Path(pair)), Path(place))
+        leg(_request(Arm(arm), chosen.device, Path(pair)), Path(place), _others(chosen.flash_attention))
         return 0
     figures = run(chosen)
     print(json.dumps(figures) if chosen.json else "\n".join(f"{name:14} {value}" for name, value in figures.items()))
@@ -89,10 +108,13 @@ def run(chosen: argparse.Namespace) -> dict[str, Any]:
     return {
         "layers": chosen.layers,
         "width": chosen.width,
+        "null": chosen.null,
+        "flash_attention": chosen.flash_attention,
         "legs": taken,
         "tokens_equal": len({leg["tokens"] for leg in taken}) == 1,
         "savings_us": {name: _savings(taken, name) for name in QUANTITIES},
         "confidence": 1 - 2.0 ** (1 - chosen.blocks),
+        "passes": _passes(taken),
         "seconds": {"starts": ready - began, "generations": done - ready},
     }
 
@@ -101,16 +123,49 @@ def _reversed() -> Sequence[Arm]:
     return [CANDIDATE if arm is CONTROL else CONTROL for arm in BLOCK]
 
 
+def _passes(taken: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """How many pairs pass all six gates, of how many, and the exact interval of such pairs' rate."""
+    halves = [sorted(taken[first : first + 2], key=_place) for first in range(0, len(taken), 2)]
+    passed = sum(
+        all(gate.holds(control[GATED[name]] - candidate[GATED[name]]) for name, gate in GATES.items())
+        for control, candidate in halves
+    )
+    return {"pairs": len(halves), "passed": passed, "interval": _exact_interval(passed, len(halves))}
+
+
+def _place(leg: dict[str, Any]) -> bool:
+    """Controls before candidates."""
+    return bool(leg["place"] == CANDIDATE)
+
+
+def _exact_interval(successes: int, trials: int) -> list[float]:
+    """Clopper and Pearson's 95 % interval of a rate: the rates that would not make the outcome an outlier."""
+
+    def least(holds: Callable[[float], bool]) -> float:
+        low, high = 0.0, 1.0
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (low, middle) if holds(middle) else (middle, high)
+        return high
+
+    def at_most(count: int, rate: float) -> float:
+        return sum(math.comb(trials, k) * rate**k * (1 - rate) ** (trials - k) for k in range(count + 1))
+
+    lowest = 0.0 if successes == 0 else least(lambda rate: 1 - at_most(successes - 1, rate) >= TAIL)
+    highest = 1.0 if successes == trials else least(lambda rate: at_most(successes, rate) <= TAIL)
+    return [lowest, highest]
+
+
 def _savings(taken: Sequence[dict[str, Any]], quantity: str) -> dict[str, Any]:
     """Of each block, their median and their range, in microseconds."""
     blocks = [taken[first : first + len(BLOCK)] for first in range(0, len(taken), len(BLOCK))]
     savings = [
-        statistics.mean(leg[quantity] for leg in block if leg["arm"] == CONTROL)
-        - statistics.mean(leg[quantity] for leg in block if leg["arm"] == CANDIDATE)
+        statistics.mean(leg[quantity] for leg in block if leg["place"] == CONTROL)
+        - statistics.mean(leg[quantity] for leg in block if leg["place"] == CANDIDATE)
         for block in blocks
     ]
-    control = statistics.median(leg[quantity] for leg in taken if leg["arm"] == CONTROL)
-    candidate = statistics.median(leg[quantity] for leg in taken if leg["arm"] == CANDIDATE)
+    control = statistics.median(leg[quantity] for leg in taken if leg["place"] == CONTROL)
+    candidate = statistics.median(leg[quantity] for leg in taken if leg["place"] == CANDIDATE)
     return {
         "control": control,
         "candidate": candidate,
@@ -122,9 +177,9 @@ def _savings(taken: Sequence[dict[str, Any]], quantity: str) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Leg:
-    """A process that has its engine and waits."""
+    """A process that has its engine and waits; in a null run a candidate's place is a control's process."""
 
-    arm: Arm
+    place: Arm
     process: subprocess.Popen[str]
     tell: IO[str]
     told: IO[str]
@@ -136,14 +191,14 @@ class Leg:
         self.tell.flush()
         said: dict[str, Any] = json.loads(self.wait_for_line())
         self.process.wait()
-        return {"arm": self.arm.value} | said
+        return {"place": self.place.value} | said
 
     def wait_for_line(self) -> str:
         """The next line that is meant for us; raises RuntimeError where there is none."""
         for line in self.told:
             if line.startswith(SAID):
                 return line.removeprefix(SAID)
-        message = f"{self.arm}: exit code {self.process.wait()}: {self.log.read_text()[-2000:]}"
+        message = f"{self.place}: exit code {self.process.wait()}: {self.log.read_text()[-2000:]}"
         raise RuntimeError(message)
 
 
@@ -154,7 +209,7 @@ def _start(
     legs: list[Leg] = []
     for first in range(0, len(order), chosen.at_once):
         batch = [
-            running.enter_context(_process(arm, chosen.device, pair, place / f"leg-{first + number}"))
+            running.enter_context(_process(arm, chosen, pair, place / f"leg-{first + number}"))
             for number, arm in enumerate(order[first : first + chosen.at_once])
         ]
         for one in batch:
@@ -164,14 +219,18 @@ def _start(
 
 
 @contextlib.contextmanager
-def _process(arm: Arm, device: Lane, pair: Path, place: Path) -> Iterator[Leg]:
+def _process(due: Arm, chosen: argparse.Namespace, pair: Path, place: Path) -> Iterator[Leg]:
     place.mkdir(mode=0o700)
     home = place.parent / "home"  # shared: what the kernels' compiler caches is the same for all
     home.mkdir(exist_ok=True)
-    request = _request(arm, device, pair)
-    argv = [sys.executable, "-m", "benchmarks.replay_blocks", f"--device={device}"]
+    arm = CONTROL if chosen.null else due
+    request = _request(arm, chosen.device, pair)
+    argv = [sys.executable, "-m", "benchmarks.replay_blocks", f"--device={chosen.device}"]
+    if chosen.flash_attention is not None:
+        argv.append(f"--flash-attention={chosen.flash_attention}")
     argv += ["--leg", arm.value, str(pair), str(place)]
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(place), "LC_ALL": "C.UTF-8"}
+    environment |= {name: os.environ[name] for name in arms.LEASE & os.environ.keys()}  # the cards that it may use
     log = place / "stderr.log"
     with log.open("w") as stderr:
         process = subprocess.Popen(
@@ -185,7 +244,7 @@ def _process(arm: Arm, device: Lane, pair: Path, place: Path) -> Iterator[Leg]:
         tell, told = process.stdin, process.stdout
         try:
             if tell is not None and told is not None:  # both are pipes
-                yield Leg(arm, process, tell, told, log)
+                yield Leg(due, process, tell, told, log)
         finally:
             process.kill()
             process.wait()
@@ -206,7 +265,13 @@ def _request(arm: Arm, device: Lane, pair: Path) -> ArmRequest:
     )
 
 
-def leg(request: ArmRequest, place: Path) -> None:
+def _others(flash_attention: int | None) -> dict[str, Any]:
+    """Engine arguments beside the arm's; ``attention_config`` is vLLM's in 0.26.0 to 0.33.0."""
+    chosen = {} if flash_attention is None else {"attention_config": {"flash_attn_version": flash_attention}}
+    return OTHERS | chosen
+
+
+def leg(request: ArmRequest, place: Path, others: dict[str, Any]) -> None:
     """One process: load, wait to be told, generate, and say what the replays took."""
     began = time.monotonic()
     profiles = arms.profile_root(place)
@@ -214,15 +279,18 @@ def leg(request: ArmRequest, place: Path) -> None:
     os.environ.update(arms.profile(request, place))
     from vllm import LLM, SamplingParams  # noqa: PLC0415 - a process of its own
 
-    engine = LLM(**(arms.engine_arguments(request) | OTHERS))
+    engine = LLM(**(arms.engine_arguments(request) | others))
     engine.collective_rpc("laguna_begin")
     start = time.monotonic() - began
     print(f"{SAID}ready", flush=True)
     sys.stdin.readline()
     sampling = SamplingParams(temperature=0.0, seed=arms.SEED, max_tokens=request.tokens, ignore_eos=True)
+    asked = time.monotonic()
     [output] = engine.generate([request.prompt], sampling, use_tqdm=False)
+    wall = time.monotonic() - asked
     [profile] = [read_model(path, ReplayProfile) for path in profiles.iterdir()]
-    said = {"start_seconds": start, "tokens": str(output.outputs[0].token_ids)} | _medians(profile)
+    said = {"start_seconds": start, "tokens": str(output.outputs[0].token_ids), "wall": wall * 1e6}
+    said |= _medians(profile)
     print(f"{SAID}{json.dumps(said)}", flush=True)
 
 
@@ -240,7 +308,8 @@ def _medians(profile: ReplayProfile) -> dict[str, float]:
         "synchronize": [sample.synchronize_ns for sample in profile.samples],
         "whole": [sample.whole_ns for sample in profile.samples],
     }
-    return {name: statistics.median(values) / 1000 for name, values in taken.items()}
+    medians = {name: statistics.median(values) / 1000 for name, values in taken.items()}
+    return medians | {"whole_p90": linear_percentile(taken["whole"], P90) / 1000}
 
 
 if __name__ == "__main__":

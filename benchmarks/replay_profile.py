@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the replay profile costs the replay that it times, on the cpu lane.
+"""What the replay profile costs the replay that it times.
 
-``python -m benchmarks.replay_profile --json`` runs the tiny pair in several processes, control and candidate in turn.
-In each, the replays of the target's graph go round in three ways, in an order that turns as well, so that a drift of
-the host and the growing context meet all of them alike:
+``python -m benchmarks.replay_profile --device cpu --json`` runs the tiny pair in several processes, control and
+candidate in turn. In each, the replays of the target's graph go round in three ways, in an order that turns as well, so
+that a drift of the host and the growing context meet all of them alike:
 
 * ``stock``: vLLM's own replay, nothing around it.
 * ``seam``: with the timing seam of the view preparations, which both graph arms of the diagnostic share.
 * ``profile``: with the whole profile: the seam, a clock reading after each segment, the synchronise, the sample.
 
-All three are timed by the same clock around the whole replay. A ratio is the median over rounds of one way over
-``stock`` of the same round. ``ratio_on_off`` is the larger of both arms' for the profile, and ``ratio_seam_stock`` for
-the seam. Needs the ``cpu`` extra and a checkout.
+All three are timed by the same clock around the whole replay and the wait for the device after it. A ratio is the
+median over rounds of one way over ``stock`` of the same round. ``ratio_on_off`` is the larger of both arms' for the
+profile, and ``ratio_seam_stock`` for the seam. ``clock_ns`` is what one reading of the clock takes: the profile reads
+it once a segment and two to four times a view preparation. Needs the lane's extra and a checkout.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pytest_laguna.campaign import Lane
 from pytest_laguna.engine import arms, launch
 from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
 from tests.runner import runner
@@ -38,6 +40,7 @@ WAYS = ("stock", "seam", "profile")
 ARMS = (Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE)
 PROMPTS = ("digits", "letters", "assignments")
 TOKENS = 272
+VLLM = {"cpu": "0.32.0", "cuda": "0.26.0", "xpu": "0.32.0"}
 
 Replay = Callable[[], Any]
 
@@ -45,14 +48,15 @@ Replay = Callable[[], Any]
 def main() -> int:
     """Measure in processes of their own and print, or be one of them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replay_profile", description="Cost of the profile.")
+    parser.add_argument("--device", choices=sorted(VLLM), default="cpu")
     parser.add_argument("--processes", type=int, default=2, help="for each arm")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--measure", nargs=2, metavar=("ARM", "PAIR"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.measure:
-        print(json.dumps(measure(_request(Arm(chosen.measure[0]), Path(chosen.measure[1])))))
+        print(json.dumps(measure(_request(Arm(chosen.measure[0]), chosen.device, Path(chosen.measure[1])))))
         return 0
-    figures = run(chosen.processes)
+    figures = run(chosen.processes, chosen.device)
     if chosen.json:
         print(json.dumps(figures))
     else:
@@ -60,15 +64,19 @@ def main() -> int:
     return 0
 
 
-def run(processes: int) -> dict[str, Any]:
+def run(processes: int, device: Lane) -> dict[str, Any]:
     """All processes, one after the other, the arms in turn."""
     rounds: dict[Arm, list[dict[str, int]]] = {arm: [] for arm in ARMS}
     with tempfile.TemporaryDirectory() as directory:
         built = launch.build_tiny_pair(
-            Path(directory) / "pair", interpreter=Path(sys.executable), deadline_seconds=300, run=runner()
+            Path(directory) / "pair",
+            vllm=VLLM[device],
+            interpreter=Path(sys.executable),
+            deadline_seconds=300,
+            run=runner(),
         )
         for arm in ARMS * processes:
-            rounds[arm] += _child(arm, built.target.parent, Path(directory))
+            rounds[arm] += _child(arm, device, built.target.parent, Path(directory))
     ratios = {
         way: {arm.value: statistics.median(r[way] / r["stock"] for r in taken) for arm, taken in rounds.items()}
         for way in WAYS[1:]
@@ -82,25 +90,36 @@ def run(processes: int) -> dict[str, Any]:
         "ratios": ratios,
         "ratio_on_off": max(ratios["profile"].values()),
         "ratio_seam_stock": max(ratios["seam"].values()),
+        "clock_ns": _clock_ns(),
     }
 
 
-def _child(arm: Arm, pair: Path, home: Path) -> list[dict[str, int]]:
+def _clock_ns() -> float:
+    """What one reading of the clock takes: a hundred thousand of them, one after the other."""
+    now, readings = time.perf_counter_ns, 100_000
+    begin = now()
+    for _ in range(readings):
+        now()
+    return (now() - begin) / readings
+
+
+def _child(arm: Arm, device: Lane, pair: Path, home: Path) -> list[dict[str, int]]:
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), "LC_ALL": "C.UTF-8"}
-    argv = [sys.executable, "-m", "benchmarks.replay_profile", "--measure", arm.value, str(pair)]
-    seen = subprocess.run(
-        argv, env=environment | arms.environment(_request(arm, pair)), capture_output=True, check=False, text=True
-    )
+    environment |= {name: os.environ[name] for name in arms.LEASE & os.environ.keys()}  # the cards that it may use
+    argv = [sys.executable, "-m", "benchmarks.replay_profile", f"--device={device}"]
+    argv += ["--measure", arm.value, str(pair)]
+    variables = environment | arms.environment(_request(arm, device, pair))
+    seen = subprocess.run(argv, env=variables, capture_output=True, check=False, text=True)
     if seen.returncode:
         raise RuntimeError(f"{arm}: exit code {seen.returncode}: {seen.stderr[-2000:]}")
     taken: list[dict[str, int]] = json.loads(seen.stdout.splitlines()[-1])
     return taken
 
 
-def _request(arm: Arm, pair: Path) -> ArmRequest:
+def _request(arm: Arm, device: Lane, pair: Path) -> ArmRequest:
     return ArmRequest(
         arm=arm,
-        lane="cpu",
+        lane=device,
         target=str(pair / "target"),
         draft=str(pair / "draft"),
         prompt=PROMPTS[0],
@@ -146,7 +165,7 @@ class Measurement:
     def __init__(self, worker: Any) -> None:
         from pytest_laguna.engine.compat import introspection, replay  # noqa: PLC0415 - import vLLM
         from pytest_laguna.engine.profile_directory import ProfileDirectory  # noqa: PLC0415
-        from pytest_laguna.engine.replay_profile import ReplayProfiler  # noqa: PLC0415
+        from pytest_laguna.engine.replay_profile import ReplayProfiler, synchronizer  # noqa: PLC0415
         from pytest_laguna.engine.view_preparation import TimingSeam  # noqa: PLC0415
 
         batch = replay.verification_batch(worker, arms.VERIFIED_TOKENS)
@@ -156,6 +175,7 @@ class Measurement:
         # Never as many samples: it is not to end.
         directory = ProfileDirectory(Path(tempfile.mkdtemp()), 0, 1)
         self.profiler = ReplayProfiler(batch, kinds, self.seam, directory, (0, 1), sys.maxsize)
+        self.synchronize = synchronizer()
         self.order = itertools.cycle([*WAYS, *WAYS[1:], *WAYS[:1], *WAYS[2:], *WAYS[:2]])
         self.taken: list[tuple[str, int]] = []
         self.hooks = contextlib.ExitStack()
@@ -167,6 +187,7 @@ class Measurement:
         with self.way(way) as run_replay:
             begin = time.perf_counter_ns()
             returned = run_replay(replay)
+            self.synchronize()
             self.taken.append((way, time.perf_counter_ns() - begin))
         return returned
 

@@ -15,8 +15,12 @@ from pytest_laguna.verdict import Verdict
 RuleFinding: TypeAlias = "tuple[Verdict | None, str] | None"
 """Nothing to say against the evidence, or the verdict and why; without a verdict the rule is not applicable."""
 
+DELETED = " (deleted)"
+"""What the kernel appends to the path of a mapped file that has no name any more."""
 IN_MEMORY = "/memfd:"
 """How the kernel names what a process made for itself in memory: no file, so it has a name and no digest."""
+MADE_BY_ARM = "<arm>"
+"""Stands for the directory that was made new for an arm, in the names of what was compiled there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,14 +72,18 @@ class IdentityCase:
         """What a rank of an arm had mapped: digest by path.
 
         Of what the arm made for itself the place below the arm's directory stands for the content: a compiler writes
-        the directory into it.
+        the directory into it. Where two ranks compile the same at once, the later file takes the name of the earlier
+        one, which stays mapped without a name.
         """
         own = self.identity.arm_directories.get(arm, "")
         found = {}
         for file in report.mapped:
-            made = is_below(file.path, own) or file.path.startswith(IN_MEMORY)
-            name = f"<arm>{file.path.removeprefix(own)}" if is_below(file.path, own) else file.path
-            found[name] = name if made else self.digest(file) or "unknown"
+            if is_below(file.path, own):
+                name = content = f"{MADE_BY_ARM}{file.path.removeprefix(own).removesuffix(DELETED)}"
+            else:
+                name = file.path
+                content = name if name.startswith(IN_MEMORY) else self.digest(file) or "unknown"
+            found[name] = content
         return found
 
 

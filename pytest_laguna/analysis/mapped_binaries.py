@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_laguna.analysis.identity_case import IN_MEMORY, IdentityCase, RuleFinding, is_below
-from pytest_laguna.evidence.arm_record import Arm, MappedFile
+from pytest_laguna.analysis.identity_case import DELETED, IN_MEMORY, MADE_BY_ARM, IdentityCase, RuleFinding, is_below
+from pytest_laguna.evidence.arm_record import Arm, MappedFile, RankReport
 from pytest_laguna.evidence.engine_identity import Binary
 from pytest_laguna.verdict import Verdict
-
-DELETED = " (deleted)"
-"""What the kernel appends to the path of a mapped file that has no name any more."""
 
 
 def engine_mapped(case: IdentityCase) -> RuleFinding:
@@ -61,36 +58,47 @@ def binaries_one_content(case: IdentityCase) -> RuleFinding:
 
 
 def binaries_equal_ranks(case: IdentityCase) -> RuleFinding:
-    """Rule ``binaries-equal-ranks``: the ranks of an arm mapped the same files."""
+    """Rule ``binaries-equal-ranks``: the ranks of an arm mapped the same files.
+
+    But for what they compiled for themselves: a rank's part of the vocabulary is a constant of what it runs.
+    ``binaries-equal-arms`` compares that rank by rank.
+    """
     for arm, record in case.arms.items():
-        first = case.contents(arm, record.ranks[0])
-        for report in record.ranks[1:]:
-            difference = _difference(first, case.contents(arm, report))
+        first, *others = (_installed(case.contents(arm, report)) for report in record.ranks)
+        for report, other in zip(record.ranks[1:], others, strict=True):
+            difference = _difference(first, other)
             if difference:
                 return Verdict.VOID, f"{arm}: rank 0 and rank {report.rank}: {difference}"
     return None
 
 
+def _installed(contents: Mapping[str, str]) -> dict[str, str]:
+    return {path: digest for path, digest in contents.items() if not path.startswith(MADE_BY_ARM)}
+
+
 def binaries_equal_arms(case: IdentityCase) -> RuleFinding:
-    """Rule ``binaries-equal-arms``: the two graph arms mapped the same files, but for the candidate's own.
+    """Rule ``binaries-equal-arms``: each rank of both graph arms mapped the same files, but for the candidate's own.
 
     The other arms run other code and may map other files; ``binaries-one-content`` holds for theirs.
     """
     if Arm.GRAPH_CANDIDATE not in case.expected:
         return None, "not applicable: one graph arm runs"
-    contents = [
-        {
-            path: digest
-            for path, digest in case.contents(arm, case.arms[arm].ranks[0]).items()
-            if not is_below(path, case.candidate_directory)
-        }
-        for arm in (Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE)
-        if arm in case.arms
-    ]
-    if len(contents) != 2:  # noqa: PLR2004
+    pair = [case.arms[arm] for arm in (Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE) if arm in case.arms]
+    if len(pair) != 2:  # noqa: PLR2004
         return Verdict.NOT_PROVEN, "what the two graph arms mapped is not recorded"
-    difference = _difference(*contents)
-    return (Verdict.VOID, f"graph-control and graph-candidate: {difference}") if difference else None
+    control, candidate = pair
+    for stock, ours in zip(control.ranks, candidate.ranks, strict=False):  # another number of ranks is another rule's
+        difference = _difference(
+            _without_candidate(case, Arm.GRAPH_CONTROL, stock), _without_candidate(case, Arm.GRAPH_CANDIDATE, ours)
+        )
+        if difference:
+            return Verdict.VOID, f"graph-control and graph-candidate, rank {stock.rank}: {difference}"
+    return None
+
+
+def _without_candidate(case: IdentityCase, arm: Arm, report: RankReport) -> dict[str, str]:
+    contents = case.contents(arm, report)
+    return {path: digest for path, digest in contents.items() if not is_below(path, case.candidate_directory)}
 
 
 def native_mapped(case: IdentityCase) -> RuleFinding:

@@ -100,8 +100,20 @@ _LANE_ENVIRONMENTS: dict[str, dict[str, str]] = {
         # Small functions around the model would each be compiled by a C++ compiler, in every arm and rank.
         "TORCHDYNAMO_DISABLE": "1",
     },
-    # Greedy choice needs no sampler of another library, which may be there or not.
-    "cuda": {"VLLM_USE_FLASHINFER_SAMPLER": "0"},
+    "cuda": {
+        # Greedy choice needs no sampler of another library, which may be there or not.
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        # Ranks are summed by NCCL on the cards themselves: a switch that adds does so in an order of its own, and who
+        # uses its multicast from a virtual machine can hang cards that others use.
+        "NCCL_NVLS_ENABLE": "0",
+        "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+        "NVSHMEM_DISABLE_NVLS": "1",
+        "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+        # Ranks are on one host, and no other host is to reach them while they find each other.
+        "NCCL_SOCKET_IFNAME": "lo",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "VLLM_HOST_IP": "127.0.0.1",
+    },
     "xpu": {},
 }
 
@@ -119,6 +131,9 @@ def engine_arguments(request: ArmRequest) -> dict[str, Any]:
         "kv_cache_memory_bytes": _CACHE_BYTES,
         "enable_prefix_caching": False,
         "tensor_parallel_size": request.tensor_parallel_size,
+        # Ranks are summed by the communication library: vLLM's own kernel adds differently, and only where cards reach
+        # each other's memory.
+        "disable_custom_all_reduce": True,
         "compilation_config": _compilation(graphs=request.arm.graphs),
         "worker_extension_cls": "pytest_laguna.engine.probe.RankProbe",
         # What became of the drafts is counted for the whole engine, in every version; q1 does what the others do.

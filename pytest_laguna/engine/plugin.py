@@ -14,15 +14,18 @@ from pytest_laguna.evidence import rank_files
 
 LANE = "LAGUNA_LANE"
 PLANTED = "LAGUNA_PLANTED"
+COLLECTIVE_BREAKS = "LAGUNA_COLLECTIVE_BREAKS"
 
 
 def register() -> None:
     """Install the lane named by ``LAGUNA_LANE``; unset means that this vLLM process is none of ours.
 
-    In a process that is ours, ``LAGUNA_PLANTED`` may name a defect to plant in the candidate: a gate's test of itself.
+    In a process that is ours, ``LAGUNA_COLLECTIVE_BREAKS`` may ask for a break at each all-reduce of a captured graph,
+    and ``LAGUNA_PLANTED`` name a defect to plant in the candidate: a gate's test of itself.
 
     Raises:
-        ValueError: ``LAGUNA_LANE`` names no lane, or ``LAGUNA_PLANTED`` no defect.
+        ValueError: ``LAGUNA_LANE`` names no lane, ``LAGUNA_PLANTED`` no defect, or ``LAGUNA_COLLECTIVE_BREAKS`` is
+            neither unset, '0' nor '1'.
         RuntimeError: the CPU lane meets a vLLM version that it was not written against.
     """
     lane = os.environ.get(LANE)
@@ -31,15 +34,32 @@ def register() -> None:
     if lane not in {"cpu", "cuda", "xpu"}:
         message = f"{LANE} is {lane!r}; expected it unset, 'cpu', 'cuda' or 'xpu'; set it to the lane of this process"
         raise ValueError(message)
-    if lane == "cpu":  # upstream vLLM needs nothing on a device
+    broken = _collective_breaks()
+    if lane == "cpu":
         from .compat.version import require_known_vllm  # noqa: PLC0415 - imports vLLM
 
         require_known_vllm()
         from .compat.cpu_lane import install_cpu_lane  # noqa: PLC0415 - imports vLLM
 
         install_cpu_lane()
+    else:
+        from .compat.rendezvous import meet_over_a_file  # noqa: PLC0415 - imports vLLM
+
+        meet_over_a_file()
+    if broken:
+        from .compat.collectives import break_at_collectives  # noqa: PLC0415 - imports vLLM
+
+        break_at_collectives()
     _plant()
     _report_states(lane)
+
+
+def _collective_breaks() -> bool:
+    value = os.environ.get(COLLECTIVE_BREAKS, "0")
+    if value not in {"0", "1"}:
+        message = f"{COLLECTIVE_BREAKS} is {value!r}; expected it unset, '0' or '1'"
+        raise ValueError(message)
+    return value == "1"
 
 
 def _report_states(lane: str) -> None:

@@ -84,7 +84,7 @@ class ReplayProfiler:
         self._seam = seam
         self._directory = directory
         self._place = place
-        self._synchronize = _synchronizer()
+        self._synchronize = synchronizer()
         self._started = False
         self._hooks = contextlib.ExitStack()
         self._taken: list[ReplaySample] = []
@@ -201,7 +201,7 @@ class ReplayProfiler:
         raise ProfileError(message)
 
 
-def _synchronizer() -> Callable[[], None]:
+def synchronizer() -> Callable[[], None]:
     """What waits for the device; on a CPU there is nothing to wait for."""
     if torch.accelerator.is_available():
         return torch.accelerator.synchronize

@@ -394,24 +394,31 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
     ("binaries-equal-ranks", "less", _without("ranks|q1|1|1"), VOID, f"q1: rank 0 and rank 1: {TORCH} is 2222"),
     (
         "binaries-equal-ranks",
-        "compiled",
-        _also_mapped(f"{_directory('eager')}/cache/x.so", "ranks|eager|1"),
+        "more",
+        _also_mapped("/usr/lib/libmore.so", "ranks|eager|1"),
         VOID,
-        "eager: rank 0 and rank 1: <arm>/cache/x.so is not mapped and <arm>/cache/x.so",
+        "eager: rank 0 and rank 1: /usr/lib/libmore.so is not mapped and 7777",
     ),
     (
         "binaries-equal-arms",
         "more",
         _also_mapped("/usr/lib/libmore.so", f"{TREATED}0", f"{TREATED}1"),
         VOID,
-        "graph-control and graph-candidate: /usr/lib/libmore.so is not mapped and 7777",
+        "graph-control and graph-candidate, rank 0: /usr/lib/libmore.so is not mapped and 7777",
     ),
     (
         "binaries-equal-arms",
         "compiled",
         _also_mapped(f"{_directory('graph-control')}/cache/x.so", f"{CONTROL}0", f"{CONTROL}1"),
         VOID,
-        "<arm>/cache/x.so is <arm>/cache/x.so and not mapped",
+        "rank 0: <arm>/cache/x.so is <arm>/cache/x.so and not mapped",
+    ),
+    (
+        "binaries-equal-arms",
+        "compiled by one rank",
+        _also_mapped(f"{_directory('graph-candidate')}/cache/x.so", f"{TREATED}1"),
+        VOID,
+        "graph-control and graph-candidate, rank 1: <arm>/cache/x.so is not mapped and <arm>/cache/x.so",
     ),
     (
         "binaries-equal-arms",
@@ -502,6 +509,16 @@ def test_what_an_arm_compiled_for_itself_may_be_gone_with_its_caches_and_no_othe
     assert found is not None
     assert found[0] is VOID
     assert f"q1 rank 0: {foreign}: mapped with" in found[1]
+
+
+def test_the_ranks_of_an_arm_may_compile_different_files_and_take_each_others_names() -> None:
+    values = _good()
+    for arm, deleted in (("graph-control", " (deleted)"), ("graph-candidate", "")):
+        place = f"{_directory(arm)}/cache/x.so"
+        _also_mapped(f"{place}{deleted}", f"ranks|{arm}|1")(values)
+        _also_mapped(place, f"ranks|{arm}|0")(values)
+        _also_mapped(f"{place}.of-rank-1", f"ranks|{arm}|1")(values)
+    assert judge_identity(_case(values)) == dict.fromkeys(IDENTITY_RULES)
 
 
 def test_a_commit_in_the_tree_of_what_is_frozen_file_by_file_changes_no_engine() -> None:

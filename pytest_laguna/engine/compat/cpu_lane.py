@@ -34,7 +34,6 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from pytest_laguna.engine import reference_kernels, tape_graph
 from pytest_laguna.engine.compat.version import VLLM_VERSION
 
-COLLECTIVE_BREAKS = "LAGUNA_COLLECTIVE_BREAKS"
 _START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 _BETWEEN_LOOKS_SECONDS = 0.0005
 
@@ -45,7 +44,6 @@ def install_cpu_lane() -> None:
 
     Raises:
         RuntimeError: a name is not where it was in the known version.
-        ValueError: ``LAGUNA_COLLECTIVE_BREAKS`` is neither unset, '0' nor '1'.
     """
     _serve_flash_attention()
     _route_with_sigmoid()
@@ -55,17 +53,6 @@ def install_cpu_lane() -> None:
     _capture_on_tapes()
     _capture_at_start_up()
     _register_models()
-    if collective_breaks():
-        _break_at_collectives()
-
-
-def collective_breaks() -> bool:
-    """Whether each all-reduce is a break of its own."""
-    value = os.environ.get(COLLECTIVE_BREAKS, "0")
-    if value not in {"0", "1"}:
-        message = f"{COLLECTIVE_BREAKS} is {value!r}; expected it unset, '0' or '1'"
-        raise ValueError(message)
-    return value == "1"
 
 
 def _replace(owner: Any, name: str, value: object) -> None:
@@ -232,24 +219,3 @@ def _register_models() -> None:
     """VLLM 0.32.0 inspects a class that it knows by name only in a process of its own, about ten seconds for each."""
     ModelRegistry.register_model("LagunaForCausalLM", LagunaForCausalLM)
     ModelRegistry.register_model("DFlashLagunaForCausalLM", DFlashLagunaForCausalLM)
-
-
-def _break_at_collectives() -> None:
-    """In vLLM 0.32.0 no collective is a break; the published topology has one at each all-reduce."""
-    all_reduce: Callable[[Any, torch.Tensor], torch.Tensor] = CpuCommunicator.all_reduce
-
-    def breaking_all_reduce(self: Any, input_: torch.Tensor) -> torch.Tensor:
-        capture = breakable_cudagraph.BreakableCUDAGraphCapture.current()
-        if capture is None or not capture._capturing:  # noqa: SLF001
-            return all_reduce(self, input_)
-        output = input_.clone()
-
-        def collective_break() -> None:  # its name is how a segment is known: introspection.COLLECTIVE_BREAK
-            reduced = all_reduce(self, output)
-            if reduced is not output:
-                output.copy_(reduced)
-
-        capture.add_eager(collective_break)
-        return output
-
-    _replace(CpuCommunicator, "all_reduce", breaking_all_reduce)

@@ -35,7 +35,7 @@ LANES = ("cpu", "cuda", "xpu")
 def test_every_place_of_an_arm_is_named(tmp_path: Path) -> None:
     """The arm refuses variables that are not its own: what the runner adds must be in its list."""
     (tmp_path / "arm").mkdir()
-    short = make_short_directory(Path(tempfile.mkdtemp()), tmp_path / "arm")
+    short = make_short_directory(Path(tempfile.mkdtemp()))
     assert private_environment(tmp_path / "arm", short, tmp_path, {"PATH": "/bin", "TZ": "UTC"}).keys() == arms.PLACES
     assert not arms.PLACES & arms.environment(support.request()).keys()
     masks = {CpuCards(1).mask_variable, CudaCards.mask_variable, XpuCards.mask_variable}
@@ -56,7 +56,17 @@ def test_the_arms_environment_is_the_arms(arm: Arm, flag: str, breakable: str) -
 def test_lanes_differ_in_their_name_and_in_what_only_one_of_them_needs() -> None:
     cpu, cuda, xpu = (arms.environment(support.request(lane=lane, tensor_parallel_size=2)) for lane in LANES)
     named = {"LAGUNA_LANE", "LAGUNA_KV_LANE"}
-    assert cuda.pop("VLLM_USE_FLASHINFER_SAMPLER") == "0"
+    alone = {
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+        "NCCL_NVLS_ENABLE": "0",
+        "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+        "NVSHMEM_DISABLE_NVLS": "1",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "VLLM_HOST_IP": "127.0.0.1",
+    }
+    assert {name: cuda.pop(name) for name in alone} == alone
     assert {name for name in cuda.keys() | xpu.keys() if cuda.get(name) != xpu.get(name)} == named
     differing = {name for name in cpu.keys() | cuda.keys() if cpu.get(name) != cuda.get(name)}
     assert differing - named == {
@@ -65,6 +75,7 @@ def test_lanes_differ_in_their_name_and_in_what_only_one_of_them_needs() -> None
     }
     arguments = [arms.engine_arguments(support.request(lane=lane)) for lane in LANES]
     assert arguments[0] == arguments[1] == arguments[2]
+    assert arguments[0]["disable_custom_all_reduce"] is True
 
 
 def test_control_and_candidate_differ_in_the_flag_alone() -> None:

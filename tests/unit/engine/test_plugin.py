@@ -33,8 +33,30 @@ def test_an_unset_lane_imports_and_does_nothing() -> None:
 
 
 @pytest.mark.parametrize("lane", ["cuda", "xpu"])
-def test_a_device_lane_changes_nothing_in_vllm(lane: str) -> None:
-    assert "vllm" not in imported_after_register({"LAGUNA_LANE": lane})
+@pytest.mark.parametrize("asked", ["0", "1"])
+def test_a_device_lane_changes_of_this_vllm_what_it_is_asked_to_and_nothing_else(lane: str, asked: str) -> None:
+    program = (
+        "import os\n"
+        f"os.environ.update({{'LAGUNA_LANE': {lane!r}, 'LAGUNA_COLLECTIVE_BREAKS': {asked!r}}})\n"
+        "from pytest_laguna.engine import plugin\n"
+        "plugin.register()\n"
+        "from vllm.distributed.parallel_state import GroupCoordinator\n"
+        "from vllm.v1.executor import multiproc_executor, uniproc_executor\n"
+        "changeable = [GroupCoordinator._all_reduce_out_place]\n"
+        "changeable += [module.get_distributed_init_method for module in (multiproc_executor, uniproc_executor)]\n"
+        "print([thing.__module__ for thing in changeable])"
+    )
+    seen = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    group = "pytest_laguna.engine.compat.collectives" if asked == "1" else "vllm.distributed.parallel_state"
+    assert seen.stdout.splitlines()[-1] == str([group, *["vllm.utils.network_utils"] * 2])
+
+
+@pytest.mark.parametrize("value", ["", "true", "2"])
+def test_collective_breaks_are_asked_for_strictly(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAGUNA_LANE", "cuda")
+    monkeypatch.setenv("LAGUNA_COLLECTIVE_BREAKS", value)
+    with pytest.raises(ValueError, match=f"LAGUNA_COLLECTIVE_BREAKS is {value!r}; expected it unset, '0' or '1'"):
+        plugin.register()
 
 
 @pytest.mark.parametrize("lane", ["", "CPU", " cpu", "cpu,xpu", "rocm"])

@@ -18,6 +18,7 @@ from vllm import _custom_ops as custom_ops
 from vllm.compilation import breakable_cudagraph
 from vllm.distributed.device_communicators import shm_broadcast
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+from vllm.distributed.parallel_state import GroupCoordinator
 from vllm.model_executor.layers.fused_moe.router import cpu_router
 from vllm.platforms import current_platform
 from vllm.platforms.cpu import CpuPlatform
@@ -28,7 +29,7 @@ from laguna_kv import state, views
 from laguna_kv.contract import python_contract
 from laguna_kv.errors import ContractError
 from pytest_laguna.engine import planting, plugin, probe, reference_kernels, tape_graph
-from pytest_laguna.engine.compat import cpu_lane, introspection, version
+from pytest_laguna.engine.compat import collectives, cpu_lane, introspection, version
 from pytest_laguna.evidence.arm_record import Planted
 
 
@@ -147,21 +148,6 @@ def test_a_name_that_has_moved_is_refused() -> None:
         cpu_lane._replace(CpuPlatform, "get_attention_backend", None)
 
 
-@pytest.mark.parametrize(("value", "expected"), [(None, False), ("0", False), ("1", True)])
-def test_collective_breaks_are_asked_for(value: str | None, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LAGUNA_COLLECTIVE_BREAKS", raising=False)
-    if value is not None:
-        monkeypatch.setenv("LAGUNA_COLLECTIVE_BREAKS", value)
-    assert cpu_lane.collective_breaks() is expected
-
-
-@pytest.mark.parametrize("value", ["", "true", "2"])
-def test_collective_breaks_are_asked_for_strictly(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAGUNA_COLLECTIVE_BREAKS", value)
-    with pytest.raises(ValueError, match=f"LAGUNA_COLLECTIVE_BREAKS is {value!r}; expected it unset, '0' or '1'"):
-        cpu_lane.collective_breaks()
-
-
 @pytest.fixture
 def attention() -> Iterator[dict[str, Callable[[torch.Tensor, torch.Tensor], None]]]:
     """A custom operation broken by vLLM's own decorator, with a body of the test's choice."""
@@ -237,12 +223,13 @@ def test_each_all_reduce_of_a_capture_can_be_a_break(monkeypatch: pytest.MonkeyP
         reduced.append(tensor.clone())
         return tensor.mul_(2)  # as if of two ranks that hold the same
 
-    monkeypatch.setattr(CpuCommunicator, "all_reduce", all_reduce)
-    cpu_lane._break_at_collectives()
-    communicator: Any = object.__new__(CpuCommunicator)
+    monkeypatch.setattr(GroupCoordinator, "_all_reduce_out_place", all_reduce)
+    collectives.break_at_collectives()
+    group: Any = object.__new__(GroupCoordinator)
+    group.world_size, group.use_custom_op_call = 2, False
     source = torch.ones(3)
     with breakable_cudagraph.BreakableCUDAGraphCapture(pool=(0, 0)) as capture:
-        result = communicator.all_reduce(source + 1) + 1
+        result = group.all_reduce(source + 1) + 1
     kinds = [introspection.segment_kind(segment) for segment in capture.segments]
     assert kinds == ["graph", "collective", "graph"]
     assert result.tolist() == [5.0] * 3
@@ -250,7 +237,7 @@ def test_each_all_reduce_of_a_capture_can_be_a_break(monkeypatch: pytest.MonkeyP
     capture.replay()
     assert result.tolist() == [11.0] * 3
     assert [tensor[0].item() for tensor in reduced] == [2.0, 5.0]
-    assert communicator.all_reduce(torch.ones(1)).tolist() == [2.0]  # outside a capture it is vLLM's own
+    assert group.all_reduce(torch.ones(1)).tolist() == [2.0]  # outside a capture it is vLLM's own
 
 
 def test_the_probe_is_asked_in_order_and_once() -> None:

@@ -8,7 +8,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_laguna.campaign import Bounds
@@ -25,6 +25,10 @@ from pytest_laguna.machine.environment import PRIVATE_DIRECTORIES, make_short_di
 from pytest_laguna.verdict import NotProvenError
 
 _NAME_LIMIT = 64
+
+
+def _unwatched(_directory: Path, _deadline_seconds: float) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class ArmRunner:
         evidence: the attempt's directory of that name, where the end of everything that runs is recorded: in its own
             directory, or for one that lies elsewhere in a new one below ``processes``; None without an attempt.
         held: the leased cards, around each of whose runs the host is recorded; None where nothing is leased.
+        watched: is told of each run, by its directory and its deadline in seconds, for as long as it lasts.
     """
 
     token: str
@@ -72,6 +77,7 @@ class ArmRunner:
     bytecode: Path
     evidence: Path | None = None
     held: LeasedCards | None = None
+    watched: Callable[[Path, float], contextlib.AbstractContextManager[None]] = _unwatched
 
     def __call__(
         self, argv: Sequence[str], variables: Mapping[str, str], directory: Path, deadline_seconds: float
@@ -106,7 +112,7 @@ class ArmRunner:
     def _supervised(
         self, argv: Sequence[str], variables: Mapping[str, str], directory: Path, deadline_seconds: float
     ) -> Iterator[process.SupervisedProcess]:
-        short = make_short_directory(Path(tempfile.gettempdir()), directory)
+        short = make_short_directory(Path(tempfile.gettempdir()))
         try:
             places = private_environment(directory, short, self.bytecode, os.environ)
             command = Command(
@@ -125,6 +131,7 @@ class ArmRunner:
             )
             records = self._records(directory)
             with (
+                self.watched(directory, deadline_seconds),
                 contextlib.nullcontext() if self.held is None else self.held.audited(records),
                 _recorded(process.SupervisedProcess(command, self.token), records) as supervised,
             ):

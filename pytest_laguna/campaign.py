@@ -19,6 +19,7 @@ from pytest_laguna.evidence.event_analysis import CLAUSES as EVENT_CLAUSES
 from pytest_laguna.evidence.event_analysis import Fitness
 from pytest_laguna.evidence.host import HostLimits
 from pytest_laguna.evidence.idle import IdleRequirement
+from pytest_laguna.evidence.schemas import first_defect
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 SIZE_LIMIT = 1024 * 1024
@@ -414,10 +415,7 @@ def parse_campaign(content: bytes, name: str) -> Campaign:
         campaign = Campaign.model_validate(tomllib.loads(content.decode("utf-8")))
         files.canonical_json(campaign.canonical())
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "campaign"
-        message = f"{name}: {where}: {first['msg']}"
-        raise CampaignError(message) from error
+        raise CampaignError(f"{name}: {first_defect(error, 'campaign')}") from error
     except RecursionError as error:
         message = f"{name}: nested too deeply to be read; expected the tables of a campaign"
         raise CampaignError(message) from error

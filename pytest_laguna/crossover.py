@@ -30,7 +30,7 @@ from pytest_laguna.evidence.leg import LegName, LegRequest
 from pytest_laguna.evidence.schemas import AttemptStart, read_model
 from pytest_laguna.identity import models
 from pytest_laguna.protocol import Protocol, commit_of, parse_protocol, plan_endpoint, require_frozen
-from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
+from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict, raise_verdict
 
 _LEG_ERRORS = (*RUN_ERRORS, ServerFailedError, ServerSurvivedError)
 
@@ -194,8 +194,16 @@ class _Legs:
         return True
 
     def _require_idle(self, sequence: int) -> None:
-        path = reader.idle_file(self.engine.directory, sequence, "before")
-        self.engine.look_at_cards("before", self.engine.held.cards, path)
+        """Look at the cards; a leg beside somebody else would measure both.
+
+        Raises:
+            NotProvenError: they are not idle, or cannot be seen.
+            UnusableEvidenceError: a look cannot be used.
+        """
+        held, path = self.engine.held, reader.idle_file(self.engine.directory, sequence, "before")
+        verdict, reason = judge_idle(self.engine.look_at_cards("before", held.cards, path), held.idle)
+        if verdict is not Verdict.PASS:
+            raise_verdict(verdict, reason)
 
     def _request(self, sequence: int, block: int, leg: LegName) -> LegRequest:
         candidate = leg.startswith("B") and not self.plan.null
@@ -239,11 +247,12 @@ class _Legs:
         )
 
     def _idle_after(self, sequence: int) -> bool | None:
-        """Whether the cards are idle again; None where they cannot be seen."""
+        """Whether the lease's cards are idle again; None where that cannot be said, as beside a stranger."""
         held = self.engine.held
         try:
             record = held.take_idle("after", held.cards)
         except (NotProvenError, UnusableEvidenceError):
             return None
         self.engine.write(reader.idle_file(self.engine.directory, sequence, "after"), record)
-        return judge_idle(record, held.idle)[0] is Verdict.PASS
+        verdict, _ = judge_idle(record, held.idle)
+        return None if verdict in {Verdict.VOID, Verdict.NOT_PROVEN} else verdict is Verdict.PASS

@@ -29,6 +29,7 @@ from pytest_laguna.evidence.engine_identity import (
     FrozenSources,
     ModelFiles,
 )
+from pytest_laguna.evidence.idle import IdleRecord
 from pytest_laguna.evidence.schemas import Schema, parse_model
 from pytest_laguna.identity import engine
 from pytest_laguna.identity.source import IdentityError
@@ -205,9 +206,16 @@ class EngineRun:
             binaries=list(binaries),
         )
 
-    def look_at_cards(self, phase: Literal["before", "after"], cards: Sequence[Card], path: Path) -> None:
+    def look_after(self) -> None:
+        """The last look at the cards; what is not there proves nothing."""
+        with contextlib.suppress(NotProvenError):
+            self.look_at_cards("after", self.held.cards, Path("idle-after.json"))
+
+    def look_at_cards(self, phase: Literal["before", "after"], cards: Sequence[Card], path: Path) -> IdleRecord:
         """Take the campaign's looks at cards and record them; ``LeasedCards.take_idle`` says what is raised."""
-        self.write(path, self.held.take_idle(phase, cards))
+        record = self.held.take_idle(phase, cards)
+        self.write(path, record)
+        return record
 
     def write(self, path: Path, record: Schema) -> None:
         """Write a record; a relative path starts from ``directory``."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -28,7 +29,7 @@ from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence.diagnostic import DIRECTORY, NOTICE, Comparison, Diagnosis
 from pytest_laguna.evidence.diagnostic_evidence import present
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, leg_name
+from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, leg_name, leg_sequence
 from pytest_laguna.evidence.endpoint_reader import EndedLeg, EndpointEvidence
 from pytest_laguna.evidence.files import printable
 from pytest_laguna.evidence.idle import IdleRecord
@@ -126,6 +127,26 @@ def own_analysis(attempted: Attempted) -> OwnAnalysis | None:
         message = f"{name}: does not follow from the files beside it"
         raise UnusableEvidenceError(message)
     return derived
+
+
+def recorded_verdicts(evidence: Path) -> Iterator[Verdict]:
+    """What each clause came to, by every analysis that a session wrote and that can still be read.
+
+    Args:
+        evidence: an attempt's directory of that name.
+    """
+    clause_wise: tuple[tuple[str, type[Diagnosis | event_analysis.EventAnalysis]], ...] = (
+        (DIRECTORY, Diagnosis),
+        (event_analysis.DIRECTORY, event_analysis.EventAnalysis),
+    )
+    for place, model in clause_wise:
+        with contextlib.suppress(UnusableEvidenceError):
+            rules = read_model(evidence / place / root.ANALYSIS, model).clauses.values()
+            yield from (clause_verdict(clause)[0] for clause in rules)
+    for name in (reader.PHASE_1, root.ANALYSIS):
+        with contextlib.suppress(UnusableEvidenceError):
+            analysis = read_model(evidence / reader.DIRECTORY / name, EndpointAnalysis)
+            yield from (verdict for verdict, _ in judge_clauses(analysis, {}).values())
 
 
 _Derive: TypeAlias = Callable[[Attempted], OwnAnalysis]
@@ -295,12 +316,13 @@ def _endpoint_identity(attempted: Attempted, place: Path, evidence: EndpointEvid
 
 
 def _endpoint_idle(attempted: Attempted, place: Path, evidence: EndpointEvidence) -> Finding | None:
-    """The cards before and after every leg that left a record."""
+    """The cards before and after every leg, whether or not it left a record; no leg starts on cards that are busy."""
     requirement = attempted.campaign.lane_settings(attempted.start.lane).idle
+    sequences = [leg.request.sequence for leg in evidence.legs] + [*map(leg_sequence, evidence.ended)]
     found: dict[str, Finding | None] = {}
-    for leg in evidence.legs:
+    for sequence in sorted(sequences):
         for phase in reader.PHASES:
-            path = reader.idle_file(place, leg.request.sequence, phase)
+            path = reader.idle_file(place, sequence, phase)
             if not path.exists():
                 found[path.name] = (Verdict.NOT_PROVEN, "there is none")
                 continue

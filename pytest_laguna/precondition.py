@@ -19,6 +19,7 @@ from pytest_laguna.campaign import Campaign, CampaignError, Lane, read_campaign
 from pytest_laguna.evidence import files, journal, root
 from pytest_laguna.evidence.machine import read_processes
 from pytest_laguna.evidence.schemas import Analysis, Earlier, Identity, Previous, read_model
+from pytest_laguna.own_analysis import recorded_verdicts
 from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict, worst
 
 KNOWN_PLUGINS = frozenset({
@@ -170,6 +171,7 @@ def _recorded_negative(attempt: Path) -> Verdict | None:
     none is left to verification.
     """
     found = [*_of_journal(attempt / root.JOURNAL), *_of_verdicts(attempt)]
+    found += [verdict for verdict in recorded_verdicts(attempt / root.EVIDENCE) if verdict.closes]
     found += [Verdict.FAIL for _ in left_behind(attempt / root.EVIDENCE)]
     return worst(found) if found else None
 

@@ -17,6 +17,7 @@ import pydantic
 from pytest_laguna.analysis.topology import expected_topology, target_layers
 from pytest_laguna.campaign import SIZE_LIMIT, Campaign, Name, Seconds, Sha256
 from pytest_laguna.evidence import endpoint_reader, files, root
+from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.endpoint_campaign import (
     EndpointPlan,
     EndpointThresholds,
@@ -27,7 +28,7 @@ from pytest_laguna.evidence.endpoint_campaign import (
 from pytest_laguna.evidence.endpoint_reader import ProtocolCommit
 from pytest_laguna.evidence.git import git
 from pytest_laguna.evidence.leg import SuitePin
-from pytest_laguna.evidence.schemas import AttemptStart
+from pytest_laguna.evidence.schemas import AttemptStart, first_defect
 from pytest_laguna.verdict import JSON, NotProvenError, UnusableEvidenceError
 
 _Count = Annotated[int, pydantic.Field(ge=1)]
@@ -117,10 +118,7 @@ def parse_protocol(content: bytes, name: str) -> Protocol:
     try:
         return Protocol.model_validate(tomllib.loads(content.decode("utf-8")))
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "protocol"
-        message = f"{name}: {where}: {first['msg']}"
-        raise UnusableEvidenceError(message) from error
+        raise UnusableEvidenceError(f"{name}: {first_defect(error, 'protocol')}") from error
     except (ValueError, RecursionError) as error:
         message = f"{name}: {' '.join(str(error).split())}"
         raise UnusableEvidenceError(message) from error
@@ -202,8 +200,8 @@ def plan_endpoint(  # noqa: PLR0913 - each is a fact of its own
 
     Raises:
         UnusableEvidenceError: the protocol is another campaign's, or where timing decides it was not written after the
-            pass that opened the gate; or the campaign has no engine on the lane; or the configuration is not one whose
-            graph is known.
+            pass that opened the gate; or the campaign has no engine on the lane, or requires q1's tokens of which the
+            protocol has no teacher; or the configuration is not one whose graph is known.
     """
     engine = campaign.lane_settings(lane).engine
     if engine is None or protocol.campaign != campaign.name:
@@ -214,6 +212,9 @@ def plan_endpoint(  # noqa: PLR0913 - each is a fact of its own
             f"protocol: authorised_by is {protocol.authorised_by}; expected {authorised_by}, the receipt of gate 2's"
             " pass: where timing decides it is written after that"
         )
+        raise UnusableEvidenceError(message)
+    if protocol.teacher is None and any(Arm.Q1 in pair for pair in engine.identical):
+        message = f"protocol: no [teacher]; expected q1's, which campaign {campaign.name} requires the arms to equal"
         raise UnusableEvidenceError(message)
     candidate, diagnostic = campaign.candidate, campaign.diagnostic
     breaks = diagnostic is not None and diagnostic.collective_breaks

@@ -224,7 +224,7 @@ def idle(phase: str, cards: list[str], minute: int = 0) -> dict[str, Any]:
         "settling": [{"seconds": 0.0, "used_bytes": [0] * len(cards)}],
         "snapshots": [
             {
-                "utc": f"2026-07-26T21:{minute:02}:{second}.000000+00:00",
+                "utc": f"2026-07-26T{21 + minute // 60}:{minute % 60:02}:{second}.000000+00:00",
                 "cards": states,
                 "observer": None,
                 "workers": [],
@@ -237,7 +237,7 @@ def idle(phase: str, cards: list[str], minute: int = 0) -> dict[str, Any]:
 def host(minute: int) -> dict[str, Any]:
     states = [
         {
-            "utc": f"2026-07-26T21:{minute:02}:{second}.000000+00:00",
+            "utc": f"2026-07-26T{21 + minute // 60}:{minute % 60:02}:{second}.000000+00:00",
             "boot_id": "b0",
             "temperatures_celsius": {"zone": 60.0},
             "throttle_counts": {"cpu0": 4},

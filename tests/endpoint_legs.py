@@ -37,7 +37,6 @@ CAMPAIGN = "c" * 64
 PROMPT_TOKENS = [90, 132, 110, 102, 112, 89, 149, 111, 125, 140, 229, 112, 863]
 RANKS = 4
 LAYER = "model.layers.0.self_attn.attn"
-CONTROL_CYCLE_MS = 60.0
 LOCAL = ["tcp 127.0.0.1:8000 -> listening", "tcp 127.0.0.1:8000 -> 127.0.0.1:40000"]
 
 ENGINE_ARGUMENTS: dict[str, Any] = {
@@ -133,24 +132,29 @@ def candidate_rates(control: Sequence[float], headline: float, paired: float, *,
 def metadata_starts() -> dict[str, Start]:
     """The four starts of the metadata crossover of 2026-07-25."""
     record = published("metadata-20260725")
-    return _starts(record, ("graph_metadata_off", "graph_metadata_on"), [(1719, 1718), (1721, 1720)])
+    return _starts(record, ("graph_metadata_off", "graph_metadata_on"), [(1719, 1718), (1721, 1720)], 49.4)
 
 
 def graph_starts() -> dict[str, Start]:
     """The four starts of the breakable-graph crossover of 2026-07-24."""
-    return _starts(published("breakable-graph-20260724"), ("eager", "graph"), [(1721, 1720), (1722, 1721)])
+    return _starts(published("breakable-graph-20260724"), ("eager", "graph"), [(1721, 1720), (1722, 1721)], 100.0)
 
 
-def _starts(record: dict[str, Any], names: tuple[str, str], drafts: Sequence[tuple[int, int]]) -> dict[str, Start]:
-    """Drafts are the only whole numbers that give the published acceptance: a draft more is a token less accepted."""
+def _starts(
+    record: dict[str, Any], names: tuple[str, str], drafts: Sequence[tuple[int, int]], cycle_ms: float
+) -> dict[str, Start]:
+    """Drafts are the only whole numbers that give the published acceptance: a draft more is a token less accepted.
+
+    A control's cycle is not public; it is one that goes with the rates.
+    """
     starts = {}
     for number, (control_drafts, candidate_drafts) in enumerate(drafts, start=1):
         pair = record["pairs"][f"B{number}_vs_A{number}"]
         control = control_rates(record["starts"][f"A{number}_{names[0]}"])
         headline, won = record["starts"][f"B{number}_{names[1]}"], int(pair["row_wins"].partition("/")[0])
         candidate = candidate_rates(control, headline, pair["median_paired_delta_pct"], won=won)
-        saved = CONTROL_CYCLE_MS - pair["aggregate_cycle_saving_ms"]
-        starts[f"A{number}"] = Start(control, control_drafts, 6362 - control_drafts, CONTROL_CYCLE_MS)
+        saved = cycle_ms - pair["aggregate_cycle_saving_ms"]
+        starts[f"A{number}"] = Start(control, control_drafts, 6362 - control_drafts, cycle_ms)
         starts[f"B{number}"] = Start(candidate, candidate_drafts, 6362 - candidate_drafts, saved)
     return starts
 

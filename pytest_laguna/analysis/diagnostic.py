@@ -22,8 +22,11 @@ from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 
 
 def _identity(case: Case, name: str) -> RuleFinding:
-    """One rule over engine, binaries and models."""
-    return IDENTITY_RULES[name](case.identity)
+    """One rule over engine, binaries and models; what it misses is missing because a run failed, where one did."""
+    finding = IDENTITY_RULES[name](case.identity)
+    if finding is not None and finding[0] is Verdict.NOT_PROVEN:
+        return Verdict.NOT_PROVEN, f"{finding[1]}{case.first_failure()}"
+    return finding
 
 
 EXACTNESS: Mapping[str, Mapping[str, Rule]] = {

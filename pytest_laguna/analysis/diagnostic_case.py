@@ -58,7 +58,7 @@ class Case:
     def packet(self, position: int) -> PacketRecord:
         """What a packet did; raises as ``record``."""
         if position not in self.evidence.packets:
-            raise NotProvenError(f"packets/{position}: there is none{self._first_failure()}")
+            raise NotProvenError(f"packets/{position}: there is none{self.first_failure()}")
         return self._record_of(self.evidence.packets[position].record)
 
     def records(self, arms: tuple[Arm, ...] = tuple(Arm)) -> Iterator[ArmRecord]:
@@ -114,10 +114,10 @@ class Case:
 
     def _record_of(self, piece: Content | Missing) -> Content:
         if isinstance(piece, Missing) and piece.verdict is Verdict.NOT_PROVEN and not piece.told:
-            raise NotProvenError(f"{piece.reason}{self._first_failure()}")
+            raise NotProvenError(f"{piece.reason}{self.first_failure()}")
         return present(piece)
 
-    def _first_failure(self) -> str:
+    def first_failure(self) -> str:
         """The first run that says why it left nothing, or whose process did not end well."""
         for place, run in self.evidence.runs():
             if told := self.told(run):

@@ -105,7 +105,7 @@ def engine_unchanged(case: IdentityCase) -> RuleFinding:
     if after is None:
         return Verdict.NOT_PROVEN, "the engine was not looked at after the last arm"
     difference = _difference(_without_own_trees(before), _without_own_trees(after))
-    return (Verdict.VOID, f"the engine's {difference}") if difference else None
+    return (Verdict.VOID, f"the engine's {difference}; let nothing write, link or chmod there") if difference else None
 
 
 def models_frozen(case: IdentityCase) -> RuleFinding:

@@ -14,6 +14,7 @@ import pydantic
 from pytest_laguna.endpoint.transport import Answer, NoAnswerError, Transport
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
 from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.schemas import first_defect
 from pytest_laguna.verdict import UnusableEvidenceError
 
 POLL_SECONDS = 0.25
@@ -128,9 +129,7 @@ def _require_models(answer: Answer, names: Sequence[str]) -> None:
         value: Any = parse_foreign_json(answer.body.decode("utf-8", "replace"), "/v1/models")
         served = [model.id for model in _Models.model_validate(value).data]
     except pydantic.ValidationError as error:
-        message = (
-            f"/v1/models: {answer.body[:80]!r}: {error.errors(include_url=False)[0]['msg']}; expected a list of models"
-        )
+        message = f"/v1/models: {answer.body[:80]!r}: {first_defect(error)}; expected a list of models"
         raise UnusableEvidenceError(message) from error
     if served != list(names):
         message = f"/v1/models: {served} answer on the port; expected exactly {list(names)}: another server has it"

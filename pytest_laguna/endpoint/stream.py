@@ -18,6 +18,7 @@ import pydantic
 from pytest_laguna.endpoint.transport import Read
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
 from pytest_laguna.evidence.leg import Usage
+from pytest_laguna.evidence.schemas import first_defect
 from pytest_laguna.verdict import UnusableEvidenceError
 
 _END_MARKER = "[DONE]"
@@ -204,9 +205,7 @@ class _Reader:
         try:
             return _Event.model_validate(value)
         except pydantic.ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise self._unusable(f"event {data[:80]!r}: {where}: {first['msg']}") from error
+            raise self._unusable(f"event {data[:80]!r}: {first_defect(error)}") from error
 
     def _same_answer(self, event: _Event) -> None:
         if self._first is None:

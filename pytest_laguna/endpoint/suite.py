@@ -13,7 +13,7 @@ from pytest_laguna.evidence.endpoint_campaign import Teacher
 from pytest_laguna.evidence.endpoint_reader import read_teacher
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
 from pytest_laguna.evidence.leg import SuitePin
-from pytest_laguna.evidence.schemas import Schema, Sha256
+from pytest_laguna.evidence.schemas import Schema, Sha256, first_defect
 from pytest_laguna.verdict import UnusableEvidenceError
 
 SUITES = Path(__file__).parent / "suites"
@@ -133,9 +133,7 @@ def _read(path: Path) -> tuple[Suite, SuitePin]:
         message = f"{path.name}: not UTF-8 ({error.reason}); expected a suite"
         raise UnusableEvidenceError(message) from error
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        message = f"{path.name}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
-        raise UnusableEvidenceError(message) from error
+        raise UnusableEvidenceError(f"{path.name}: {first_defect(error)}") from error
     pin = SuitePin(
         suite_id=suite.suite_id,
         version=suite.version,

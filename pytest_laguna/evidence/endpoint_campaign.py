@@ -268,6 +268,11 @@ def leg_name(sequence: int, leg: LegName) -> str:
     return f"{sequence:02d}-{leg}"
 
 
+def leg_sequence(name: str) -> int:
+    """The number in a leg directory's name, which is one of ``leg_name``."""
+    return int(name.partition("-")[0])
+
+
 def planned_legs(campaign: str, blocks: int) -> list[tuple[int, LegName]]:
     """Block number, from 1, and name of every leg, in the order in which they run."""
     orders = block_orders(campaign, blocks)

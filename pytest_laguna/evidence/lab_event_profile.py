@@ -17,7 +17,7 @@ from pytest_laguna.evidence import files
 from pytest_laguna.evidence.event_profile import EventProfile, StreamIdentity
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
 from pytest_laguna.evidence.replay_profile import Count, Nanoseconds, SegmentKind, order_sha256
-from pytest_laguna.evidence.schemas import Schema, Sha256
+from pytest_laguna.evidence.schemas import Schema, Sha256, first_defect
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 SIZE_LIMIT = 1024 * 1024
@@ -128,7 +128,5 @@ def parse_lab_event_profile(value: JSON, name: str) -> EventProfile:
             lead=None,
         )
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "profile"
-        message = f"{name}: {where}: {first['msg']}; expected the published form"
+        message = f"{name}: {first_defect(error, 'profile')}; expected the published form"
         raise UnusableEvidenceError(message) from error

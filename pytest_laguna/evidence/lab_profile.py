@@ -25,6 +25,7 @@ from pytest_laguna.evidence.replay_profile import (
     ViewPreparation,
     order_sha256,
 )
+from pytest_laguna.evidence.schemas import first_defect
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 V1: Final = "laguna-m8-breakable-replay-profile-v1"
@@ -81,7 +82,7 @@ def parse_lab_profile(value: JSON, name: str, *, world_size: int) -> ReplayProfi
     """Turn a published profile into ours; ``name`` is what an error calls it. Raises as ``read_lab_profile``."""
     top = _object(value, _TOP, name)
     _same(name, "status", top["status"], "complete")
-    if top["schema"] not in {V1, V2}:
+    if top["schema"] not in (V1, V2):
         _refuse(name, f"schema {top['schema']!r}", f"{V1} or {V2}")
     records = top["records"]
     if not isinstance(records, list) or not records:
@@ -108,8 +109,7 @@ def parse_lab_profile(value: JSON, name: str, *, world_size: int) -> ReplayProfi
             strict=True,
         )
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        _refuse(name, f"{'.'.join(map(str, first['loc']))}: {first['msg']}", "a published profile")
+        _refuse(name, first_defect(error), "a published profile")
 
 
 def _check_topology(top: Fields, kinds: tuple[SegmentKind, ...], name: str) -> None:

@@ -12,7 +12,7 @@ import pydantic
 
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.replay_profile import ProfileHeader, RankProfile, ReplaySample
-from pytest_laguna.evidence.schemas import parse_model
+from pytest_laguna.evidence.schemas import first_defect, parse_model
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 SIZE_LIMIT = 64 * 1024 * 1024
@@ -91,8 +91,7 @@ def _sample(value: JSON, segments: int, where: str) -> ReplaySample:
     try:
         sample = ReplaySample.model_validate(value, strict=True)
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        _refuse(where, f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
+        _refuse(where, first_defect(error))
     if len(sample.segment_ns) != segments:
         _refuse(where, f"{len(sample.segment_ns)} segment times for {segments} segments")
     return sample

@@ -196,10 +196,18 @@ def _validate(content: str | bytes, model: type[Model], name: str) -> Model:
     try:
         return model.model_validate_json(content, strict=True)
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        message = f"{name}: {where}: {first['msg']}"
-        raise UnusableEvidenceError(message) from error
+        raise UnusableEvidenceError(f"{name}: {first_defect(error)}") from error
+
+
+def first_defect(error: pydantic.ValidationError, whole: str = "") -> str:
+    """The first field that is wrong and why, as one line; the name of an unknown field is whatever its maker chose.
+
+    Args:
+        error: what pydantic said.
+        whole: stands for the field where it is the whole that is wrong.
+    """
+    first = error.errors(include_url=False)[0]
+    return files.printable(f"{'.'.join(str(part) for part in first['loc']) or whole}: {first['msg']}")
 
 
 def receipt_statement(

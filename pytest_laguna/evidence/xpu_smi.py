@@ -9,7 +9,7 @@ from __future__ import annotations
 import pydantic
 
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
-from pytest_laguna.evidence.schemas import Schema
+from pytest_laguna.evidence.schemas import Schema, first_defect
 from pytest_laguna.verdict import UnusableEvidenceError
 
 PROGRAM = "xpu-smi"
@@ -50,6 +50,4 @@ def read_processes(output: str) -> list[ProcessRow]:
     try:
         return ProcessList.model_validate(value, strict=True).device_util_by_proc_list
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        message = f"{name}: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
-        raise UnusableEvidenceError(message) from error
+        raise UnusableEvidenceError(f"{name}: {first_defect(error)}") from error

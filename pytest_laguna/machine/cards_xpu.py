@@ -17,6 +17,7 @@ import pydantic
 
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
 from pytest_laguna.evidence.idle import CardState, Lane, Observer, SeenProcess
+from pytest_laguna.evidence.schemas import first_defect
 from pytest_laguna.evidence.xpu_smi import read_processes
 from pytest_laguna.machine import process_table, xpu_smi
 from pytest_laguna.machine.cards import Card, Observation, find
@@ -229,9 +230,7 @@ def _read(model: type[_Model], output: str, name: str) -> _Model:
     try:
         return model.model_validate(value)
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise CardError(f"xpu: {name}: {where}: {first['msg']}", "run it by hand and compare") from error
+        raise CardError(f"xpu: {name}: {first_defect(error)}", "run it by hand and compare") from error
 
 
 def _text(path: Path) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -80,7 +81,9 @@ SOCKET_PATH_BYTES = 107
 SOCKET_NAME_BYTES = 36
 """vLLM names a ZMQ socket by a UUID (0.26.0 to 0.33.0); multiprocessing's own listeners need less."""
 
-_DIGEST_DIGITS = 8
+_SHORT_PREFIX = "laguna-"
+_RANDOM_LETTERS = 8
+"""That ``tempfile.mkdtemp`` appends."""
 
 
 class EnvironmentRefusedError(ValueError):
@@ -116,29 +119,26 @@ def refuse_inherited(environ: Mapping[str, str], command: Sequence[str]) -> None
         raise EnvironmentRefusedError(message)
 
 
-def make_short_directory(parent: Path, arm_directory: Path) -> Path:
+def make_short_directory(parent: Path) -> Path:
     """Make an arm's private directory for temporary files and sockets, outside its evidence, whose path may be long.
+
+    Its name is a new one: what a killed controller left of an arm is in nobody's way.
 
     Args:
         parent: an absolute path.
-        arm_directory: the arm's own directory, whose path names the new one.
 
     Raises:
         EnvironmentRefusedError: the path of a socket in it would be too long.
-        FileExistsError: it exists: an arm's directory is never used twice.
     """
-    name = f"laguna-{files.sha256_bytes(os.fsencode(arm_directory))[:_DIGEST_DIGITS]}"
-    directory = parent / name
-    length = len(os.fsencode(directory))
+    length = len(os.fsencode(parent / _SHORT_PREFIX)) + _RANDOM_LETTERS
     total = length + 1 + SOCKET_NAME_BYTES
     if total > SOCKET_PATH_BYTES:
         message = (
-            f"{directory}: a socket's path in it has {length} + 1 + {SOCKET_NAME_BYTES} = {total} bytes; expected "
-            f"at most {SOCKET_PATH_BYTES}: choose a parent that is {total - SOCKET_PATH_BYTES} bytes shorter"
+            f"{parent}: a socket's path in a directory in it has {length} + 1 + {SOCKET_NAME_BYTES} = {total} bytes; "
+            f"expected at most {SOCKET_PATH_BYTES}: choose a parent that is {total - SOCKET_PATH_BYTES} bytes shorter"
         )
         raise EnvironmentRefusedError(message)
-    directory.mkdir(mode=files.PRIVATE_DIRECTORY)
-    return directory
+    return Path(tempfile.mkdtemp(prefix=_SHORT_PREFIX, dir=parent))
 
 
 def private_environment(

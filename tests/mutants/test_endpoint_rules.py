@@ -387,6 +387,24 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         "position 6 is accepted 700 times; expected at most 663",
     ),
     (
+        "proposals-whole",
+        "a token more",
+        put(B1, "counters_after|draft_tokens", 12027),
+        V,
+        "12027 tokens, at 7 positions",
+    ),
+    (
+        "proposals-whole",
+        "untold",
+        put(B1, "request|engine_arguments|speculative_config|num_speculative_tokens", None),
+        N,
+        "how many tokens a cycle drafts is not among",
+    ),
+    ("cycles-account", "few", retold(B1, accepted=4600), V, "accepted tokens are 6318; expected 6341 to 6432"),
+    ("cycles-account", "many", retold(B1, accepted=4800), V, "accepted tokens are 6518; expected 6341 to 6432"),
+    ("decode-time-possible", "short", retold(B1, cycle_ms=4.8), V, "decoded for 8.2464 s; expected 41.0676 to 84.7352"),
+    ("decode-time-possible", "long", retold(B1, cycle_ms=50.0), V, "decoded for 85.9 s; expected"),
+    (
         "prefix-cache-cold",
         "hit",
         put(B1, "counters_after|prefix_cache_hits", 64),
@@ -568,7 +586,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         S,
         "expected at least 0.25 %",
     ),
-    ("cycle-saving", "small", retold(B1, cycle_ms=59.9), S, "a target cycle saves 0.1000"),
+    ("cycle-saving", "small", retold(B1, cycle_ms=49.3), S, "a target cycle saves 0.0999"),
     (
         "control-health",
         "slow",

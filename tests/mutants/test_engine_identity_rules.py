@@ -527,7 +527,7 @@ def test_a_commit_in_the_tree_of_what_is_frozen_file_by_file_changes_no_engine()
     assert judge_identity(_case(values)) == dict.fromkeys(IDENTITY_RULES)
     values["identity"]["engine_after"]["distributions"][3]["editable"]["commit"] = "1" * 40
     where = f"distributions {SITE}/an-editable-one.dist-info editable commit"
-    told = f"the engine's {where}: {'f' * 40} before and {'1' * 40} after"
+    told = f"the engine's {where}: {'f' * 40} before and {'1' * 40} after; let nothing write, link or chmod there"
     assert judge_identity(_case(values))["engine-unchanged"] == (VOID, told)
 
 

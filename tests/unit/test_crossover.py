@@ -73,10 +73,12 @@ class Run:
     )
     busy: set[str] = dataclasses.field(default_factory=set)
 
-    def look_at_cards(self, phase: Any, cards: object, path: Path) -> None:
+    def look_at_cards(self, phase: Any, cards: object, path: Path) -> IdleRecord:
         if path.name in self.busy:
             raise NotProvenError(f"{path.name}: a process holds the card")
-        self.write(path, self.held.take_idle(phase, cards))
+        record = self.held.take_idle(phase, cards)
+        self.write(path, record)
+        return record
 
     def write(self, path: Path, record: Schema) -> None:
         files.write_new(self.directory / path, files.canonical_json(record.canonical()))

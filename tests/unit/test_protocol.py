@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_laguna.campaign import Campaign, parse_campaign
+from pytest_laguna.campaign import Campaign, parse_campaign, read_campaign
 from pytest_laguna.endpoint.suite import SUITES, read_suite
+from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.endpoint_campaign import Topology
 from pytest_laguna.evidence.endpoint_reader import read_teacher
 from pytest_laguna.protocol import parse_protocol, plan_endpoint, read_protocol
@@ -26,7 +28,11 @@ CONFIG: dict[str, Any] = {"architectures": ["LagunaForCausalLM"], "num_hidden_la
 def test_a_shipped_protocol_finds_its_suite_and_its_teacher(path: Path) -> None:
     protocol = read_protocol(path)
     suite = read_suite(SUITES / protocol.suite.file, protocol.suite.pin)
-    assert protocol.teacher is not None
+    if protocol.teacher is None:
+        campaign = read_campaign(CAMPAIGNS / f"{protocol.campaign}.toml")
+        pairs = [pair for lane in campaign.lanes.values() if lane.engine for pair in lane.engine.identical]
+        assert not any(Arm.Q1 in pair for pair in pairs), "a campaign that requires q1's tokens needs its teacher"
+        return
     teacher = read_teacher(SUITES / protocol.teacher.file)
     assert teacher.digest == protocol.teacher.sha256
     assert [(row.prompt_id, row.prompt_sha256) for row in teacher.rows] == [
@@ -105,6 +111,15 @@ def test_a_teacher_with_a_gap_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(teacher))
     with pytest.raises(UnusableEvidenceError, match=r"teacher\.json: .*without a gap"):
         read_teacher(path)
+
+
+def test_a_campaign_that_requires_q1s_tokens_needs_its_teacher() -> None:
+    without = read_protocol(QUICK).model_copy(update={"teacher": None})
+    with pytest.raises(UnusableEvidenceError, match=r"no \[teacher\]; expected q1's, which campaign .*-quick requires"):
+        plan_endpoint(campaign(), "cpu", without, ranks=1, target_config=CONFIG, authorised_by=None)
+    text = (CAMPAIGNS / "laguna-persistent-kv-views-quick.toml").read_text()
+    free = parse_campaign(re.sub(r'\["q1", "[a-z-]+"\], ', "", text).encode(), "c.toml")
+    assert plan_endpoint(free, "cpu", without, ranks=1, target_config=CONFIG, authorised_by=None).teacher_sha256 is None
 
 
 @pytest.mark.parametrize(

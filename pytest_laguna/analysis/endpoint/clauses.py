@@ -29,7 +29,8 @@ CLAUSES: Mapping[str, tuple[str, ...]] = {
     "prompts-fresh": ("fresh-unique", "same-prompts", "no-history", "no-ngram", "no-response-reuse"),
     "counters-true": (
         "counters-present", "counters-start-zero", "counters-rise", "positions-contiguous", "decode-count",
-        "counters-add-up", "acceptance-possible", "no-preemption",
+        "counters-add-up", "acceptance-possible", "proposals-whole", "cycles-account", "decode-time-possible",
+        "no-preemption",
     ),
     "teacher-exact": ("teacher-pinned", "teacher-exact"),
     "cross-leg-exact": ("cross-leg-exact",),
@@ -74,12 +75,18 @@ def judge_clauses(analysis: EndpointAnalysis, ended: Mapping[str, Finding]) -> d
 
 
 def _phase_1_stop(analysis: EndpointAnalysis) -> Finding | None:
-    """What promotion comes to when phase 1 ended the campaign as it must: it is measured, and the answer is no."""
+    """What promotion comes to when phase 1 ended the campaign as it must.
+
+    It is measured, and the answer is no, where the first pair is usable; of one that is not, nothing is known.
+    """
     phase_1 = analysis.phase_1
     complete = any(found.rule == "legs-complete" and found.verdict is Verdict.PASS for found in analysis.findings)
     if phase_1 is None or not phase_1.stops or not complete:
         return None
-    return Verdict.STOP, "; ".join(["phase 1 stopped the campaign", *phase_1.reasons[:1]])
+    first = "; ".join(phase_1.reasons[:1])
+    if analysis.verdict.closes:
+        return Verdict.STOP, f"phase 1 stopped the campaign; {first}"
+    return Verdict.NOT_PROVEN, f"phase 1 could not be judged; {first}"
 
 
 def _asked(analysis: EndpointAnalysis, clause: str) -> bool:

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Mapping
 
 from pytest_laguna.analysis.endpoint.case import LegCase
-from pytest_laguna.analysis.endpoint.figures import counter_changes, decode_seconds
+from pytest_laguna.analysis.endpoint.figures import NANOSECONDS, counter_changes, decode_seconds
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.evidence.leg import Counters
 from pytest_laguna.verdict import Verdict
@@ -99,6 +99,53 @@ def acceptance_possible(case: LegCase) -> Finding | None:
     return None
 
 
+def proposals_whole(case: LegCase) -> Finding | None:
+    """Rule ``proposals-whole``: each cycle proposed as many tokens as the server was told, and counts that many places.
+
+    Source: vLLM's metrics; a speculating engine counts one draft a cycle, and its tokens.
+    """
+    depth = _draft_depth(case)
+    changes = counter_changes(case.leg.counters_before, case.leg.counters_after)
+    drafts, proposed = changes.get("drafts", 0), changes.get("draft_tokens", 0)
+    if depth is None:
+        return Verdict.NOT_PROVEN, "how many tokens a cycle drafts is not among the server's arguments"
+    if proposed != depth * drafts or _positions(case) != depth:
+        seen = f"{drafts} drafts with {proposed} tokens, at {_positions(case)} positions"
+        return Verdict.VOID, f"{seen}; expected {depth} tokens a draft"
+    return None
+
+
+def cycles_account(case: LegCase) -> Finding | None:
+    """Rule ``cycles-account``: drafts and accepted tokens make the answers that came.
+
+    A row is its first token and, of each cycle, what was accepted and one more; its last cycle may give more than the
+    row takes, by at most the depth of the draft.
+    """
+    depth = _draft_depth(case)
+    changes = counter_changes(case.leg.counters_before, case.leg.counters_after)
+    made = changes.get("drafts", 0) + changes.get("accepted", 0)
+    least = sum(len(row.token_ids) - 1 for row in case.leg.rows)
+    most = least + len(case.leg.rows) * (depth or 0)
+    if not least <= made <= most:
+        return Verdict.VOID, f"drafts and accepted tokens are {made}; expected {least} to {most} for the rows that came"
+    return None
+
+
+def decode_time_possible(case: LegCase) -> Finding | None:
+    """Rule ``decode-time-possible``: the server decoded for as long as its answers took to come, at most and about.
+
+    At least half of the time between the first and the last token of each row: what comes late to the client may have
+    been decoded sooner, but not twice as fast as it came.
+    """
+    seconds = decode_seconds(case.leg)
+    rows = [row for row in case.leg.rows if row.arrival_ns]
+    longest = sum(row.done_ns for row in rows) / NANOSECONDS
+    shortest = sum(row.arrival_ns[-1] - row.arrival_ns[0] for row in rows) / NANOSECONDS / 2
+    if seconds is not None and not shortest <= seconds <= longest:
+        return Verdict.VOID, f"decoded for {seconds:.6g} s; expected {shortest:.6g} to {longest:.6g} s by the arrivals"
+    return None
+
+
 def prefix_cache_cold(case: LegCase) -> Finding | None:
     """Rule ``prefix-cache-cold``: no tier of the prefix cache had a hit, by the server's own counters."""
     if case.leg.counters_after.prefix_cache_hits is None:
@@ -130,6 +177,9 @@ COUNTER_RULES: Mapping[str, Callable[[LegCase], Finding | None]] = {
     "decode-count": decode_count,
     "counters-add-up": counters_add_up,
     "acceptance-possible": acceptance_possible,
+    "proposals-whole": proposals_whole,
+    "cycles-account": cycles_account,
+    "decode-time-possible": decode_time_possible,
     "prefix-cache-cold": prefix_cache_cold,
     "no-preemption": no_preemption,
 }
@@ -137,6 +187,13 @@ COUNTER_RULES: Mapping[str, Callable[[LegCase], Finding | None]] = {
 
 def _readings(case: LegCase) -> tuple[tuple[str, Counters], tuple[str, Counters]]:
     return ("before", case.leg.counters_before), ("after", case.leg.counters_after)
+
+
+def _draft_depth(case: LegCase) -> int | None:
+    """How many tokens a cycle proposes, as the server was told."""
+    config = case.leg.request.engine_arguments.get("speculative_config")
+    depth = config.get("num_speculative_tokens") if isinstance(config, dict) else None
+    return depth if isinstance(depth, int) else None
 
 
 def _positions(case: LegCase) -> int:

@@ -146,17 +146,16 @@ def test_two_arms_share_no_directory_but_that_of_bytecode(tmp_path: Path, short_
     made = []
     for arm in ("control", "candidate"):
         (tmp_path / arm).mkdir()
-        short = environment.make_short_directory(short_parent, tmp_path / arm)
+        short = environment.make_short_directory(short_parent)
         made.append(environment.private_environment(tmp_path / arm, short, BYTECODE, FOREIGN))
     private = [*environment.PRIVATE_DIRECTORIES, *environment.SHORT_DIRECTORIES]
     assert not {made[0][name] for name in private} & {made[1][name] for name in private}
 
 
-def test_the_short_directory_is_private_and_used_once(tmp_path: Path, short_parent: Path) -> None:
-    short = environment.make_short_directory(short_parent, tmp_path)
+def test_the_short_directory_is_private_and_new(short_parent: Path) -> None:
+    short = environment.make_short_directory(short_parent)
     assert short.stat().st_mode & 0o777 == 0o700
-    with pytest.raises(FileExistsError):
-        environment.make_short_directory(short_parent, tmp_path)
+    assert environment.make_short_directory(short_parent) != short
 
 
 def _parent_of_length(short_parent: Path, socket_path_bytes: int) -> Path:
@@ -167,8 +166,8 @@ def _parent_of_length(short_parent: Path, socket_path_bytes: int) -> Path:
     return parent
 
 
-def test_a_socket_path_of_107_bytes_can_be_bound_and_one_of_108_is_refused(tmp_path: Path, short_parent: Path) -> None:
-    longest = environment.make_short_directory(_parent_of_length(short_parent, 107), tmp_path)
+def test_a_socket_path_of_107_bytes_can_be_bound_and_one_of_108_is_refused(short_parent: Path) -> None:
+    longest = environment.make_short_directory(_parent_of_length(short_parent, 107))
     path = longest / str(uuid.uuid4())
     assert len(os.fsencode(path)) == 107
     with socket.socket(socket.AF_UNIX) as bound:
@@ -177,7 +176,7 @@ def test_a_socket_path_of_107_bytes_can_be_bound_and_one_of_108_is_refused(tmp_p
     with pytest.raises(
         EnvironmentRefusedError, match=r"71 \+ 1 \+ 36 = 108 bytes; expected at most 107: .* 1 bytes shorter"
     ):
-        environment.make_short_directory(parent, tmp_path)
+        environment.make_short_directory(parent)
     assert list(parent.iterdir()) == []
 
 
@@ -187,9 +186,9 @@ def test_python_s_own_listeners_need_less_of_a_socket_path_than_zmq() -> None:
     assert len(str(name)) <= environment.SOCKET_NAME_BYTES
 
 
-def test_zmq_binds_the_longest_path_that_is_let_through(tmp_path: Path, short_parent: Path) -> None:
+def test_zmq_binds_the_longest_path_that_is_let_through(short_parent: Path) -> None:
     zmq = pytest.importorskip("zmq")
-    longest = environment.make_short_directory(_parent_of_length(short_parent, 107), tmp_path)
+    longest = environment.make_short_directory(_parent_of_length(short_parent, 107))
     with zmq.Context() as context, context.socket(zmq.PULL) as bound:
         bound.bind(f"ipc://{longest}/{uuid.uuid4()}")
         too_long = f"ipc://{longest}/{uuid.uuid4()}x"

@@ -90,6 +90,13 @@ class Candidate(_Model):
     treatment: str
     validator: Literal["native", "python"]
 
+    @pydantic.model_validator(mode="after")
+    def _treats(self) -> Candidate:
+        if self.control == self.treatment:
+            message = f"control and treatment are both {self.control!r}; expected a flag that tells the arms apart"
+            raise ValueError(message)
+        return self
+
 
 class Bounds(_Model):
     """Within which bounds a child process runs.
@@ -132,8 +139,8 @@ class GeneratedPair(_Model):
     """
 
     generated: Literal["tiny-laguna"]
-    layers: Annotated[int, pydantic.Field(ge=1)]
-    width: Annotated[int, pydantic.Field(ge=1)] = 1
+    layers: Annotated[int, pydantic.Field(ge=8, multiple_of=4)]
+    width: Literal[1, 4, 16, 64] = 1
     prompt: Name
 
 
@@ -335,10 +342,10 @@ class Campaign(_Model):
     def _says_what_decides(self) -> Campaign:
         for lane, settings in self.lanes.items():
             if settings.engine is not None:
-                self._require_decision(f"lanes.{lane}.engine", settings.engine)
+                self._require_decision(lane, f"lanes.{lane}.engine", settings.engine)
         return self
 
-    def _require_decision(self, where: str, engine: Engine) -> None:
+    def _require_decision(self, lane: str, where: str, engine: Engine) -> None:
         """The candidate's tokens must be the control's, whatever else is required; an event profile has none."""
         told = sorted({"decides", "identical"} & engine.model_fields_set)
         if self.event_profile is not None:
@@ -348,6 +355,9 @@ class Campaign(_Model):
             return
         if "decides" not in told:
             message = f"{where}: nothing decides; expected decides, 'exactness' or 'exactness+timing'"
+            raise ValueError(message)
+        if lane == "cpu" and engine.decides != "exactness":
+            message = f"{where}.decides: {engine.decides}; expected 'exactness': time on a CPU says nothing of a card"
             raise ValueError(message)
         required = {Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE}
         if not any(set(pair) == required for pair in engine.identical):

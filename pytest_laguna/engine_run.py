@@ -35,6 +35,7 @@ from pytest_laguna.identity import engine
 from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine.cards import Card
+from pytest_laguna.machine.environment import EnvironmentRefusedError
 from pytest_laguna.machine.process import ProcessError
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, raise_verdict
 
@@ -45,6 +46,7 @@ _LOOK_SECONDS = 120.0
 RUN_ERRORS = (
     launch.ArmFailedError,
     launch.ArmSurvivedError,
+    EnvironmentRefusedError,
     IdentityError,
     NotProvenError,
     OSError,

@@ -155,13 +155,14 @@ def add(chance: Chance, sealed: Path) -> None:
     path = _directory(chance, sealed) / chance.choice(names)
     if path.exists():
         raise UnfitError
-    chance.choice([
+    kinds: list[Callable[[], object]] = [
         lambda: path.write_bytes(_file(chance, sealed).read_bytes()),
         lambda: path.write_bytes(b""),
         path.mkdir,
         lambda: path.symlink_to(_anything(chance, sealed)),
         lambda: os.mkfifo(path),
-    ])()
+    ]
+    chance.choice(kinds)()
 
 
 def swap(chance: Chance, sealed: Path) -> None:
@@ -232,7 +233,8 @@ def rehash(chance: Chance, sealed: Path) -> None:
 
 def _forge_start(chance: Chance, attempt: Path) -> None:
     digits = f"{chance.getrandbits(128):032x}"
-    reseal(attempt, **chance.choice([{"plugins": [digits]}, {"arguments": [digits]}, {"nonce": digits}]))
+    changed: list[dict[str, object]] = [{"plugins": [digits]}, {"arguments": [digits]}, {"nonce": digits}]
+    reseal(attempt, **chance.choice(changed))
 
 
 def _forge_journal(attempt: Path) -> None:

@@ -13,13 +13,11 @@ from collections.abc import Callable, Mapping
 
 from pytest_laguna.analysis.identity_case import IdentityCase, RuleFinding, is_below
 from pytest_laguna.analysis.mapped_binaries import BINARY_RULES
-from pytest_laguna.evidence.engine_identity import EngineState
+from pytest_laguna.evidence.engine_identity import ENGINE_PACKAGES, EngineState
 from pytest_laguna.evidence.schemas import Schema
 from pytest_laguna.verdict import Verdict
 
 HARNESS = "pytest_laguna"
-ENGINE_DISTRIBUTIONS = ("torch", "vllm")
-"""What the engine is made of. A build of one of them for a device has the device's name behind a hyphen."""
 
 
 def sources_frozen(case: IdentityCase) -> RuleFinding:
@@ -58,7 +56,7 @@ def _copy(case: IdentityCase, package: str, frozen: Mapping[str, str]) -> RuleFi
 
 
 def engine_as_installed(case: IdentityCase) -> RuleFinding:
-    """Rule ``engine-as-installed``: torch and vLLM are there, and no installed file differs from its RECORD.
+    """Rule ``engine-as-installed``: torch and vLLM are there, and every file is as a RECORD says; theirs has no others.
 
     A distribution that is no part of the engine may have no RECORD, as what an operating system installs.
     """
@@ -67,16 +65,39 @@ def engine_as_installed(case: IdentityCase) -> RuleFinding:
         content = engine.content.distributions.get(found.metadata)
         if content is None:
             return Verdict.NOT_PROVEN, f"{found.name} {found.version}: its files were not compared with its RECORD"
-        if content.differing:
-            more = f", and {len(content.differing) - 1} more" if len(content.differing) > 1 else ""
-            return Verdict.VOID, f"{found.name} {found.version}: {content.differing[0]}{more}"
-    for part in ENGINE_DISTRIBUTIONS:
+        wrong = [*content.differing, *content.unlisted]
+        if wrong:
+            more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            return Verdict.VOID, f"{found.name} {found.version}: {wrong[0]}{more}"
+    for part in ENGINE_PACKAGES:
         own = [found for found in engine.state.distributions if _is_build_of(found.name, part)]
         if not own:
             return Verdict.NOT_PROVEN, f"{part}: not installed for {engine.state.interpreter}"
         for found in own:
             if engine.content.distributions[found.metadata].record_sha256 is None:
                 return Verdict.NOT_PROVEN, f"{found.name} {found.version}: has no RECORD, so nothing lists its files"
+    return None
+
+
+def engine_imported(case: IdentityCase) -> RuleFinding:
+    """Rule ``engine-imported``: torch and vLLM are imported from where their distributions lie, and from nowhere else.
+
+    Another copy that lies earlier on the path would run, and no RECORD would know of it.
+    """
+    engine = case.identity.engine
+    for part in ENGINE_PACKAGES:
+        own = [found for found in engine.state.distributions if _is_build_of(found.name, part)]
+        if not own:
+            continue  # rule engine-as-installed says so
+        if len(own) > 1:
+            names = [f"{found.name} {found.version}" for found in own]
+            return Verdict.NOT_PROVEN, f"{part}: distributions {names} for {engine.state.interpreter}; expected one"
+        directory, [found] = engine.state.imported.get(part), own
+        if directory is None:
+            return Verdict.NOT_PROVEN, f"{part}: from where {engine.state.interpreter} imports it is not recorded"
+        tree = found.editable.directory if found.editable else ""
+        if directory != f"{found.metadata.rpartition('/')[0]}/{part}" and not is_below(directory, tree):
+            return Verdict.VOID, f"{part}: imported from {directory}; expected that of {found.metadata}"
     return None
 
 
@@ -138,6 +159,7 @@ IDENTITY_RULES: Mapping[str, Callable[[IdentityCase], RuleFinding]] = {
     "candidate-copy": candidate_copy,
     "harness-copy": harness_copy,
     "engine-as-installed": engine_as_installed,
+    "engine-imported": engine_imported,
     "trees-clean": trees_clean,
     "engine-unchanged": engine_unchanged,
     "models-frozen": models_frozen,
@@ -145,7 +167,14 @@ IDENTITY_RULES: Mapping[str, Callable[[IdentityCase], RuleFinding]] = {
     **BINARY_RULES,
 }
 
-BEFORE_ARMS = ("sources-frozen", "candidate-copy", "harness-copy", "engine-as-installed", "trees-clean")
+BEFORE_ARMS = (
+    "sources-frozen",
+    "candidate-copy",
+    "harness-copy",
+    "engine-as-installed",
+    "engine-imported",
+    "trees-clean",
+)
 """The rules that can be asked before the first arm, so that none is run in vain."""
 
 

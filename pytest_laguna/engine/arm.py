@@ -7,12 +7,16 @@ error says why, with the traceback beside where the record would be.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import platform
+import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +44,22 @@ def main(arguments: list[str]) -> int:
         files.write_new(record_path, files.canonical_json(record.canonical()))
     except Exception as error:  # noqa: BLE001 - whatever it was, it is told in one line
         record_path.with_suffix(".traceback").write_text(traceback.format_exc())
-        sys.stderr.write(f"{arms.FAILED}{type(error).__name__}: {' '.join(str(error).split())}\n")
+        told = "; ".join([f"{type(error).__name__}: {' '.join(str(error).split())}", *_ended_children()])
+        sys.stderr.write(f"{arms.FAILED}{told}\n")
         return 1
     return 0
+
+
+def _ended_children() -> Iterator[str]:
+    """The ranks that have ended badly, which vLLM's own message does not name.
+
+    The library lists the living alone; whoever started a child that has died still holds it.
+    """
+    children = [held for held in gc.get_objects() if issubclass(type(held), BaseProcess)]
+    for child in sorted(children, key=lambda child: child.name):
+        code = child.exitcode if child.pid is not None else None
+        if code:
+            yield f"{child.name} ended {f'by {signal.Signals(-code).name}' if code < 0 else f'with exit code {code}'}"
 
 
 def run(request: ArmRequest, directory: Path) -> ArmRecord:

@@ -92,6 +92,10 @@ class ArmModels(Schema):
     after: StampCheck
 
 
+ENGINE_PACKAGES = ("torch", "vllm")
+"""What the engine is made of, by import name, which is the distribution's too but for the name of a device."""
+
+
 class SourceTree(Schema):
     """Where an editable distribution has its sources.
 
@@ -151,6 +155,8 @@ class EngineState(Schema):
             files, ``sitecustomize`` and ``usercustomize``.
         distributions: all of them, in the order in which they are found.
         packages: the candidate's package and ``pytest_laguna``, by import name.
+        imported: what the engine is made of, by import name, and from which directory it is imported; None where from
+            no single one.
     """
 
     interpreter: str
@@ -163,6 +169,7 @@ class EngineState(Schema):
     start_files: dict[str, FileStamp]
     distributions: list[Distribution]
     packages: dict[str, ImportedPackage]
+    imported: dict[str, str | None]
 
 
 class DistributionContent(Schema):
@@ -171,10 +178,12 @@ class DistributionContent(Schema):
     Attributes:
         record_sha256: of its RECORD, which lists its files with their digests; None where it has none.
         differing: files that RECORD lists and that are missing or have another content, one line each.
+        unlisted: what can be imported from beside the files of what the engine is made of, and no RECORD lists.
     """
 
     record_sha256: Sha256 | None
     differing: list[str]
+    unlisted: list[str]
 
 
 class EngineContent(Schema):

@@ -16,12 +16,14 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.engine_identity import Distribution, DistributionContent, SourceTree
+from pytest_laguna.evidence.engine_identity import ENGINE_PACKAGES, Distribution, DistributionContent, SourceTree
 from pytest_laguna.identity import source
 from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.identity.stamps import digest_all, digest_stamped, printable, stamp
 
 _SIZE_LIMIT = 64 * 1024 * 1024
+_IMPORTABLE = frozenset({".py", ".pyc", ".so"})
+"""A compiled module beside its source, and not in ``__pycache__``, is imported without it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,13 +90,28 @@ def hash_distributions(metadata: Sequence[Path]) -> dict[str, DistributionConten
     for row in (row for listed in rows.values() for row in listed if row.file in there):
         accepted[there[row.file]].add(row.digest)
     wrong = {file for file, recorded in accepted.items() if _as_recorded(digests[file][1]) not in recorded}
+    listed_files = {row.file for listed in rows.values() for row in listed}
     return {
         str(place): DistributionContent(
+            unlisted=list(_unlisted(place, listed, listed_files)),
             record_sha256=digest_stamped(place / "RECORD")[1] if (place / "RECORD").is_file() else None,
             differing=[line for row in listed if (line := _difference(row, there.get(row.file), wrong)) is not None],
         )
         for place, listed in rows.items()
     }
+
+
+def _unlisted(metadata: Path, rows: Sequence[_Recorded], listed: Collection[Path]) -> Iterator[str]:
+    """What Python would import from within the engine's packages though no RECORD lists it.
+
+    A directory of a module's name wins against the module, so that what RECORD lists could be all right and not run.
+    """
+    for name in ENGINE_PACKAGES:
+        if not any(row.path == f"{name}/__init__.py" for row in rows):
+            continue
+        for path in source.files_in(name, metadata.parent / name, _IMPORTABLE):
+            if metadata.parent / path not in listed:
+                yield f"{printable(path)}: no RECORD lists it"
 
 
 def _as_recorded(sha256: str) -> str:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.engine_identity import (
+    ENGINE_PACKAGES,
     EngineContent,
     EngineIdentity,
     EngineState,
@@ -93,14 +94,15 @@ def look_at_engine(
         path=answer.path,
         start_files={str(path): stamp(path.stat()) for path in _start_files(answer)},
         distributions=[look_at_distribution(path) for path in metadata_on(answer.path)],
-        packages={name: _imported(interpreter, name, place) for name, place in answer.packages.items()},
+        packages={name: _imported(interpreter, name, answer.packages[name]) for name in (candidate, HARNESS)},
+        imported={name: _directory(answer.packages[name]) for name in ENGINE_PACKAGES},
     )
 
 
 def _ask(interpreter: Path, candidate: str, directory: Path, deadline_seconds: float, run: Runner) -> _Answer:
     directory.mkdir(mode=files.PRIVATE_DIRECTORY)
     result = directory / "engine.json"
-    argv = [str(interpreter), "-P", str(PROGRAM), str(result), candidate, HARNESS]
+    argv = [str(interpreter), "-P", str(PROGRAM), str(result), candidate, HARNESS, *ENGINE_PACKAGES]
     process = run(argv, {}, directory, deadline_seconds)
     if not process.is_clean:
         said = files.read_bytes(directory / "stderr.log", limit=_SIZE_LIMIT)[-_TAIL_BYTES:].decode(errors="replace")
@@ -120,6 +122,11 @@ def _start_files(answer: _Answer) -> Iterator[Path]:
     for place in answer.path:
         if Path(place).is_dir():
             yield from sorted(Path(place).glob("*.pth"))
+
+
+def _directory(place: _Place) -> str | None:
+    """From where a package is imported, as the interpreter spells it; None where from no single directory."""
+    return place.directories[0] if place.origin is not None and len(place.directories) == 1 else None
 
 
 def _imported(interpreter: Path, name: str, place: _Place) -> ImportedPackage:

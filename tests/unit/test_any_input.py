@@ -34,6 +34,7 @@ from pytest_laguna.protocol import parse_protocol
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 from pytest_laguna.verification import verify_root
 from tests import diagnostic_root, event_root, sealed
+from tests.demo import writable
 from tests.unit.evidence.test_lab_profile import lab
 
 DATA = Path(__file__).parents[1] / "data"
@@ -243,7 +244,7 @@ def test_an_attempt_of_any_bytes_has_its_verdict(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as directory:
         attempt = sealed.build(Path(directory))
         name = data.draw(st.sampled_from([root.RECEIPT, root.JOURNAL, root.IDENTITY, root.CAMPAIGN, root.ANALYSIS]))
-        with sealed.writable(attempt):
+        with writable(attempt):
             content = (attempt / name).read_bytes()
             place = data.draw(st.integers(0, len(content) - 1))
             changed = content[:place] + data.draw(st.binary(max_size=9)) + content[place + 1 :]

@@ -123,8 +123,31 @@ def test_the_candidates_tokens_are_always_held_against_the_controls(pairs: str, 
         parse_campaign(QUICK.replace(required, pairs).encode(), "campaign.toml")
     with pytest.raises(CampaignError, match=r"lanes\.cpu\.engine: nothing decides; expected decides"):
         parse_campaign(QUICK.replace('decides = "exactness"\n', "").encode(), "campaign.toml")
+    with pytest.raises(
+        CampaignError, match=r"lanes\.cpu\.engine\.decides: exactness\+timing; expected 'exactness': time on a"
+    ):
+        parse_campaign(QUICK.replace('decides = "exactness"', 'decides = "exactness+timing"').encode(), "campaign.toml")
     turned = QUICK.replace(required, '[["graph-candidate", "graph-control"]]')
     parse_campaign(turned.encode(), "campaign.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            'treatment = "1"',
+            'treatment = "0"',
+            "candidate: Value error, control and treatment are both '0'; expected a",
+        ),
+        ("layers = 12", "layers = 4", "model.GeneratedPair.layers: Input should be greater than or equal to 8"),
+        ("layers = 12", "layers = 10", "model.GeneratedPair.layers: Input should be a multiple of 4"),
+        ("layers = 12", "layers = 12, width = 3", "model.GeneratedPair.width: Input should be 1, 4, 16 or 64"),
+    ],
+)
+def test_what_could_not_run_is_refused_before_anything_does(old: str, new: str, message: str) -> None:
+    assert QUICK.count(old) == 1
+    with pytest.raises(CampaignError, match=re.escape(message)):
+        parse_campaign(QUICK.replace(old, new).encode(), "campaign.toml")
 
 
 def test_a_campaign_that_is_not_utf8_is_refused() -> None:

@@ -37,11 +37,16 @@ VERSION = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def install(engine: Path, name: str, *, content: bytes = b"ANSWER = 42\n", direct_url: object = None) -> Path:
-    """Install a distribution of one module the way that pip leaves it; returns its metadata."""
+    """Install a distribution of one package the way that pip leaves it; returns its metadata."""
     site = engine / "lib" / VERSION / "site-packages"
     metadata = site / f"{name}-1.0.dist-info"
     metadata.mkdir()
-    wanted = {f"{name}.py": content, f"{metadata.name}/METADATA": f"Name: {name}\nVersion: 1.0\n\nText\n".encode()}
+    (site / name).mkdir()
+    wanted = {
+        f"{name}/__init__.py": content,
+        f"{metadata.name}/METADATA": f"Name: {name}\nVersion: 1.0\n\nText\n".encode(),
+    }
+    wanted[f"{name}/part.py"] = b""
     if direct_url is not None:
         wanted[f"{metadata.name}/direct_url.json"] = json.dumps(direct_url).encode()
     rows = []
@@ -49,14 +54,14 @@ def install(engine: Path, name: str, *, content: bytes = b"ANSWER = 42\n", direc
         (site / path).write_bytes(data)
         digest = base64.urlsafe_b64encode(bytes.fromhex(files.sha256_bytes(data))).rstrip(b"=").decode()
         rows.append(f"{path},sha256={digest},{len(data)}")
-    rows += [f"{name}.pyc,,", f"{metadata.name}/RECORD,,"]
+    rows += [f"{name}/__pycache__/__init__.pyc,,", f"{metadata.name}/RECORD,,"]
     (metadata / "RECORD").write_text("\n".join(rows) + "\n")
     return metadata
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Path:
-    """An environment with copies of both packages, and torch and vLLM as distributions of one module."""
+    """An environment with copies of both packages, and torch and vLLM as distributions of one package."""
     directory = tmp_path / "engine"
     venv.create(directory, with_pip=False, symlinks=True)
     for package in (CANDIDATE, HARNESS):
@@ -138,11 +143,27 @@ def candidate_found_first_elsewhere(engine: Path) -> None:
 
 
 def patched_engine(engine: Path) -> None:
-    (site(engine) / "vllm.py").write_bytes(b"ANSWER = 43\n")
+    (site(engine) / "vllm" / "__init__.py").write_bytes(b"ANSWER = 43\n")
 
 
 def lost_file(engine: Path) -> None:
-    (site(engine) / "torch.py").unlink()
+    (site(engine) / "torch" / "part.py").unlink()
+
+
+def found_first(engine: Path) -> None:
+    """Another vLLM earlier on the path."""
+    shutil.copytree(site(engine) / "vllm", engine / "mine" / "vllm")
+    (site(engine) / "a.pth").write_text(f"import sys; sys.path.insert(0, {str(engine / 'mine')!r})\n")
+
+
+def directory_beside_a_module(engine: Path) -> None:
+    """It wins against the module of its name, which is as it was installed."""
+    (site(engine) / "vllm" / "envs").mkdir()
+    (site(engine) / "vllm" / "envs" / "__init__.py").write_bytes(b"")
+
+
+def compiled_without_source(engine: Path) -> None:
+    (site(engine) / "torch" / "extra.pyc").write_bytes(b"")
 
 
 def no_record(engine: Path) -> None:
@@ -162,8 +183,11 @@ REFUSED: list[tuple[Callable[[Path], None], str, str]] = [
     (older_candidate, "candidate-copy", "where laguna_kv/views.py is"),
     (older_harness, "harness-copy", "where pytest_laguna/campaign.py is absent"),
     (candidate_found_first_elsewhere, "candidate-copy", "older/laguna_kv, where laguna_kv/seam.py is"),
-    (patched_engine, "engine-as-installed", "vllm 1.0: vllm.py: not as it was installed"),
-    (lost_file, "engine-as-installed", "torch 1.0: torch.py: missing"),
+    (patched_engine, "engine-as-installed", "vllm 1.0: vllm/__init__.py: not as it was installed"),
+    (lost_file, "engine-as-installed", "torch 1.0: torch/part.py: missing"),
+    (found_first, "engine-imported", "vllm: imported from "),
+    (directory_beside_a_module, "engine-as-installed", "vllm 1.0: vllm/envs/__init__.py: no RECORD lists it"),
+    (compiled_without_source, "engine-as-installed", "torch 1.0: torch/extra.pyc: no RECORD lists it"),
     (no_record, "engine-as-installed", "torch 1.0: has no RECORD"),
     (no_vllm, "engine-as-installed", "vllm: not installed"),
     (editable_without_git, "trees-clean", "tree, which is no git checkout"),
@@ -208,7 +232,7 @@ def test_an_editable_distribution_is_its_tree_and_commit(engine: Path, tmp_path:
 
 
 def touched_module(engine: Path) -> None:
-    path = site(engine) / "vllm.py"
+    path = site(engine) / "vllm" / "__init__.py"
     path.write_bytes(path.read_bytes())
 
 
@@ -260,7 +284,7 @@ def test_a_later_look_sees_a_change_without_hashing(
 def test_a_file_of_two_distributions_is_as_one_of_them_has_it(engine: Path, tmp_path: Path) -> None:
     first, second = install(engine, "first"), install(engine, "second", content=b"ANSWER = 43\n")
     for metadata in (first, second):
-        module = f"{metadata.name.partition('-')[0]}.py"
+        module = f"{metadata.name.partition('-')[0]}/__init__.py"
         record = metadata / "RECORD"
         record.write_text(record.read_text().replace(module, "shared.py"))
     (site(engine) / "shared.py").write_bytes(b"ANSWER = 43\n")

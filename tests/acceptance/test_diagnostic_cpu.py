@@ -21,6 +21,7 @@ import pytest
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import token_digest
 from pytest_laguna.evidence.diagnostic import DIRECTORY
+from pytest_laguna.machine import descent
 from pytest_laguna.own_analysis import derive_diagnosis, read_attempted
 from tests.demo import writable
 from tests.diagnostic_project import PROTOCOL, ROOT, DiagnosticProject
@@ -212,18 +213,29 @@ class Interference(NamedTuple):
     act: Callable[[DiagnosticProject, Path], None]
     verdict: int
     reason: str
+    cards: int = 1
 
 
-def _kill_the_arm(project: DiagnosticProject, place: Path) -> None:
+def _arm_process(place: Path) -> int:
     """Its files are there before its program is."""
-    del project
-    killed = False
-    while not killed:
+    while True:
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if f"engine.arm\0{place}/request.json".encode() in (process / "cmdline").read_bytes():
-                    os.kill(int(process.name), signal.SIGKILL)
-                    killed = True
+                    return int(process.name)
+
+
+def _kill_the_arm(project: DiagnosticProject, place: Path) -> None:
+    del project
+    os.kill(_arm_process(place), signal.SIGKILL)
+
+
+def _kill_a_rank(project: DiagnosticProject, place: Path) -> None:
+    """The last of the ranks, as soon as it calls itself one."""
+    arm, last = _arm_process(place), f"Worker_TP{len(project.cards) - 1}"
+    while not (ranks := [child for child in descent.descendants(arm) if last in child.command()]):
+        time.sleep(0.02)
+    os.kill(ranks[0].pid, signal.SIGKILL)
 
 
 def _change_the_model(project: DiagnosticProject, place: Path) -> None:
@@ -245,6 +257,7 @@ def _leave_a_process(project: DiagnosticProject, place: Path) -> None:
 
 INTERFERENCES = {
     "an arm that dies": Interference("arms/q1", _kill_the_arm, 23, "SIGKILL"),
+    "a rank that dies": Interference("arms/q1", _kill_a_rank, 23, "VllmWorker-1 ended by SIGKILL", cards=2),
     "a model that changes": Interference("arms/q1", _change_the_model, 22, "config.json: changed since"),
     "a process on the card": Interference("arms/q1", _leave_a_process, 21, "left running: pid"),
 }
@@ -252,8 +265,8 @@ INTERFERENCES = {
 
 @pytest.mark.parametrize("name", INTERFERENCES)
 def test_what_happens_to_a_running_diagnostic_is_named(name: str, tmp_path: Path) -> None:
-    place, act, code, reason = INTERFERENCES[name]
-    project = DiagnosticProject(tmp_path)
+    place, act, code, reason, cards = INTERFERENCES[name]
+    project = DiagnosticProject(tmp_path, cards=cards)
     assert project.gate(1).returncode == 0
     command = project.command("--gate=2", f"--cards={','.join(project.cards)}")
     with subprocess.Popen(

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shipped JSON Schemas are those of the models, and hold for what is really written."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from pytest_laguna.evidence import root
+from tests import diagnostic_root, event_root, sealed
+from tools.make_schemas import JOURNAL_LINE, TARGET, json_schemas
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator(json.loads((TARGET / f"{name}.json").read_text()))
+
+
+def test_what_is_shipped_is_what_the_models_say() -> None:
+    shipped = {path.name: path.read_text() for path in TARGET.glob("*.json")}
+    assert shipped == json_schemas(), "run python tools/make_schemas.py"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in TARGET.glob("*.json")))
+def test_each_is_a_schema_of_its_dialect(name: str) -> None:
+    Draft202012Validator.check_schema(json.loads((TARGET / f"{name}.json").read_text()))
+
+
+def values(directory: Path) -> Iterator[dict[str, Any]]:
+    """Every file that names its schema: of an attempt, of both gates' own evidence, of a leg."""
+    attempt = sealed.build(directory)
+    yield from (json.loads(path.read_text()) for path in attempt.rglob("*.json"))
+    for tree in (diagnostic_root.good(), event_root.good(fitness=True)):
+        yield from (value for value in tree.values() if isinstance(value, dict))
+    yield json.loads((DATA / "legs" / "three-prompts.json").read_text())
+
+
+def test_what_is_written_is_valid(tmp_path: Path) -> None:
+    seen = set()
+    for value in values(tmp_path):
+        name = value.get("schema")
+        if name is None or not (TARGET / f"{name}.json").exists():
+            continue
+        seen.add(name)
+        errors = [error.message for error in validator(name).iter_errors(value)]
+        assert errors == [], (name, errors[:3])
+    assert {
+        f"pytest-laguna-{kind}-v1" for kind in ("attempt", "analysis", "manifest", "arm-record", "leg", "idle")
+    } <= seen
+
+
+def test_the_lines_of_a_journal_are_valid(tmp_path: Path) -> None:
+    attempt = sealed.build(tmp_path)
+    lines = [json.loads(line) for line in (attempt / root.JOURNAL).read_text().splitlines()]
+    assert len(lines) > 3
+    for line in lines:
+        validator(JOURNAL_LINE).validate(line)
+
+
+def test_what_is_not_of_the_form_is_refused(tmp_path: Path) -> None:
+    good = json.loads((sealed.build(tmp_path) / root.ATTEMPT).read_text())
+    attempt = validator("pytest-laguna-attempt-v1")
+    assert attempt.is_valid(good)
+    for name in good:
+        lacking = copy.deepcopy(good)
+        del lacking[name]
+        assert attempt.is_valid(lacking) is (name in {"schema", "state"}), name
+    assert not attempt.is_valid(good | {"more": 1})
+    assert not attempt.is_valid(good | {"gate": "1"})
+    assert not attempt.is_valid(good | {"record": "z" * 64})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.fixtures import Prove
-from pytest_laguna.identity import static_rules
+from pytest_laguna.identity import static_rules, vllm_names
 
 
 @pytest.fixture
@@ -60,16 +60,18 @@ def test_every_source_names_its_licence(prove: Prove, project: Path) -> None:
 @pytest.mark.gate(1)
 @pytest.mark.clause("static-imports")
 def test_imports_go_the_allowed_ways(prove: Prove, project: Path) -> None:
-    """No private pytest module, no reversed arrow between the rooms, a light plugin."""
+    """No private pytest module, no reversed arrow between the rooms, a light plugin, no name of some platforms only."""
     assert static_rules.private_pytest(project) == []
     assert static_rules.heavy_plugin(project) == []
     assert static_rules.run_tool("lint-imports", ["--no-logo", "--no-cache"], project) == []
-    prove("no forbidden import")
+    assert vllm_names.product_imports(project) == []
+    prove("no forbidden import, and every vLLM name is bound on every platform")
 
 
 @pytest.mark.gate(1)
 @pytest.mark.clause("static-environment")
 def test_every_environment_name_is_documented_with_its_default(prove: Prove, project: Path) -> None:
-    """In docs/reference.md."""
+    """In docs/reference.md; and no test names a place of one host."""
     assert static_rules.undocumented_environment(project) == []
+    assert static_rules.host_paths(project) == []
     prove("every environment variable stands in the reference")

@@ -19,6 +19,7 @@ from pytest_laguna.evidence.event_analysis import CLAUSES as EVENT_CLAUSES
 from pytest_laguna.evidence.event_analysis import Fitness
 from pytest_laguna.evidence.host import HostLimits
 from pytest_laguna.evidence.idle import IdleRequirement
+from pytest_laguna.evidence.rehearsal import CLAUSES as REHEARSAL_CLAUSES
 from pytest_laguna.evidence.schemas import first_defect
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
@@ -37,6 +38,7 @@ NodeId = Annotated[
 ]
 ImportName = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
 Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
+ProtocolFile = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*\.toml$")]
 GateNumber = Annotated[int, pydantic.Field(ge=1, le=3)]
 CompletionTokens = Annotated[int, pydantic.Field(ge=16, lt=MOST_PROFILE_SAMPLES)]
 """Greedy tokens of one generation; the model of an arm holds no more, and the prompt takes at least one."""
@@ -174,7 +176,7 @@ class Engine(_Model):
     model: GeneratedPair | ModelFolders
     decides: Decides = "exactness"
     identical: list[tuple[Arm, Arm]] = pydantic.Field(default_factory=list)
-    protocol: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*\.toml$")] | None = None
+    protocol: ProtocolFile | None = None
 
     @pydantic.field_validator("identical")
     @classmethod
@@ -223,6 +225,7 @@ class Diagnostic(_Model):
         acceptance_rate_difference: the most by which accepted / proposed may differ between speculating arms.
         accepted_per_cycle: the least accepted tokens a draft cycle in every speculating arm.
         queries: how many queries each case of a parity packet verifies.
+        null: whether the candidate's slot holds a control too; gate 3 must then be a null one as well.
     """
 
     completion_tokens: CompletionTokens
@@ -231,6 +234,7 @@ class Diagnostic(_Model):
     acceptance_rate_difference: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
     accepted_per_cycle: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
     queries: Annotated[list[Queries], pydantic.Field(min_length=1)]
+    null: bool = False
 
     @pydantic.model_validator(mode="after")
     def _yields_its_samples(self) -> Diagnostic:
@@ -263,6 +267,31 @@ class EventProfile(_Model):
     sparse_replays: Annotated[int, pydantic.Field(ge=0, le=128)] = 0
 
 
+class GateRehearsal(_Model):
+    """How gates 2 and 3 of a device lane are rehearsed on the cpu lane, inside gate 1.
+
+    What stands here in place of the lane's own value is what the rehearsal shortens.
+
+    Attributes:
+        opening: the test file whose clauses the rehearsal's own gate 1 keeps; the others are what it is a part of.
+        cards: process slots, one a rank.
+        layers: of the generated target.
+        protocol: gate 3's endpoint protocol, relative to the campaign's file; None where no gate 3 is declared.
+        seconds: how long all sessions together may take.
+        starts: processes of the control alone from which the timing rules' noise is measured, an even number; 0 for
+            none, where no timing rule compares a candidate with a control.
+        effect_percent: the preregistered effect on the whole replay; None where none is expected.
+    """
+
+    opening: Annotated[str, pydantic.Field(min_length=1)]
+    cards: Annotated[int, pydantic.Field(ge=1, le=4)]
+    layers: Annotated[int, pydantic.Field(ge=8, multiple_of=4)]
+    protocol: ProtocolFile | None = None
+    seconds: Seconds
+    starts: Annotated[int, pydantic.Field(ge=0, multiple_of=2)] = 0
+    effect_percent: Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)] | None = None
+
+
 class Rehearsal(_Model):
     """The engine run of gate 1, always on a CPU.
 
@@ -275,6 +304,7 @@ class Rehearsal(_Model):
         breaks: eager boundaries of the target's capture, per rank.
         target_layers: attention layers of the target, each with one view state.
         bounds: of each arm.
+        gates: how the gates of a device lane are rehearsed; None where the campaign has no such lane.
     """
 
     vllm: str
@@ -285,6 +315,7 @@ class Rehearsal(_Model):
     breaks: Annotated[int, pydantic.Field(ge=1)]
     target_layers: Annotated[int, pydantic.Field(ge=1)]
     bounds: Bounds
+    gates: GateRehearsal | None = None
 
 
 class Campaign(_Model):
@@ -331,6 +362,8 @@ class Campaign(_Model):
             if len(set(clauses.values())) != len(clauses):
                 message = f"clauses.{gate} names a test twice; expected one test a clause"
                 raise ValueError(message)
+        if self._on_devices and (self.rehearsal is None or self.rehearsal.gates is None):
+            raise ValueError("no table rehearsal.gates; expected one: what runs on devices is rehearsed in gate 1")
         for number in self.gates:
             missing = [clause for clause in self._judged_clauses(number) if clause not in self.gate_clauses(number)]
             if missing:
@@ -365,8 +398,18 @@ class Campaign(_Model):
             message = f"{where}.identical: expected the pair of {pair} among them"
             raise ValueError(message)
 
+    @property
+    def _on_devices(self) -> bool:
+        """Whether a lane other than the cpu lane has an engine."""
+        return any(lane != "cpu" and settings.engine is not None for lane, settings in self.lanes.items())
+
     def _judged_clauses(self, gate: int) -> tuple[str, ...]:
-        """What a gate's own analysis judges: a campaign may add clauses, and drops none."""
+        """What a gate's own analysis judges: a campaign may add clauses, and drops none.
+
+        What runs on devices is rehearsed in gate 1; a candidate and a control are compared with noise there as well.
+        """
+        if gate == 1 and self._on_devices:
+            return REHEARSAL_CLAUSES if self.diagnostic is not None else REHEARSAL_CLAUSES[:1]
         if gate == 2 and self.diagnostic is not None:  # noqa: PLR2004 - the diagnostic is gate 2's
             return DIAGNOSTIC_CLAUSES
         if gate == 2 and self.event_profile is not None:  # noqa: PLR2004 - likewise

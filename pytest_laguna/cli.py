@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import NoReturn, get_args
 
 from pytest_laguna.analysis.findings import Finding, gravest
-from pytest_laguna.campaign import Lane
+from pytest_laguna.campaign import CampaignError, Lane
 from pytest_laguna.evidence.files import canonical_json, printable, write_new
 from pytest_laguna.evidence.root import ATTEMPT, GATES, attempt_directory
+from pytest_laguna.identity import freezing
+from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.own_analysis import OwnAnalysis, own_analysis, read_attempted
 from pytest_laguna.report.trace import trace
 from pytest_laguna.verdict import USAGE_EXIT_CODE, NotProvenError, UnusableEvidenceError, Verdict, worst
@@ -68,7 +70,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     doctor = commands.add_parser("doctor", help="say for each lane whether this machine and environment can run it")
     doctor.add_argument("--device", choices=LANES, help="look at this lane alone; exit code 23 when it is not ready")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    freezing_ = commands.add_parser("freeze", help="write every digest of a campaign beside it, to be reviewed")
+    freezing_.add_argument("campaign", metavar="CAMPAIGN", help="the campaign file, in a checkout without a change")
+    reviewing = commands.add_parser("review", help="write beside a frozen campaign who has reviewed it")
+    reviewing.add_argument("campaign", metavar="CAMPAIGN", help="the campaign file")
+    reviewing.add_argument(
+        "--as", required=True, metavar="NAME", dest="reviewer", type=_reviewer, help="who has; not its author"
+    )
     chosen = parser.parse_args(arguments)
+    if chosen.command in {"freeze", "review"}:
+        reviewer = chosen.reviewer if chosen.command == "review" else None
+        try:
+            return _print(*_freeze(Path(chosen.campaign), reviewer))
+        except (OSError, CampaignError, IdentityError, ValueError) as error:
+            reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            (freezing_ if reviewer is None else reviewing).error(printable(" ".join(reason.split())))
     if chosen.command == "doctor":
         return _print(*_doctor(chosen.device, as_json=chosen.json))
     if chosen.command in {"analyze", "trace"}:
@@ -152,6 +168,36 @@ def _in_a_root(place: Path) -> bool:
     if len(place.parts) < _ROOT_LEVELS + 2 or place.parts[-3] not in LANES or place.parent.name not in GATES:
         return False
     return place.name.isdecimal() and attempt_directory(place.parent, int(place.name)) == place
+
+
+def _reviewer(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("no name; expected the reviewer's")
+    return text.strip()
+
+
+def _freeze(campaign: Path, reviewer: str | None) -> tuple[str, int]:
+    """What is printed, and the exit code: of freezing a campaign, or of reviewing one.
+
+    Raises:
+        OSError: a file cannot be read or written.
+        CampaignError: it is not a campaign.
+        IdentityError: the candidate, or a model's folder, is not there.
+        ValueError: the reviewer's name is none.
+    """
+    try:
+        if reviewer is None:
+            frozen = freezing.freeze(campaign)
+            told, digest = freezing.write_frozen(campaign, frozen), frozen.sha256
+        else:
+            review = freezing.review_frozen(campaign, reviewer)
+            told, digest = freezing.write_review(campaign, review), review.frozen
+    except UnusableEvidenceError as error:
+        return f"VOID: {printable(str(error))}\n", Verdict.VOID.exit_code
+    except NotProvenError as error:
+        return f"NOT_PROVEN: {printable(str(error))}\n", Verdict.NOT_PROVEN.exit_code
+    done = "frozen" if reviewer is None else f"reviewed by {printable(reviewer)}"
+    return f"{printable(str(told))}: {done}, digest {digest}; commit it\n", 0
 
 
 def _trace(attempt: Path, out: Path) -> tuple[str, int]:

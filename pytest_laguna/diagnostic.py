@@ -142,6 +142,7 @@ class _Runs:
             collective_breaks=self.plan.collective_breaks,
             planted=Planted.NONE,
             profile_samples=self.plan.samples if arm.graphs else 0,
+            null=self.plan.null,
         )
         before = models.check_models(self.frozen)
         try:

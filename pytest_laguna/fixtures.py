@@ -25,6 +25,7 @@ from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine.command import new_token
 from pytest_laguna.own_analysis import own_analysis, read_attempted
 from pytest_laguna.precondition import Gate
+from pytest_laguna.rehearsal import Rehearsal
 from pytest_laguna.verdict import JSON, NotProvenError
 
 GATE = pytest.StashKey[Gate]()
@@ -36,8 +37,8 @@ ATTEMPT = pytest.StashKey[Attempt]()
 CARDS = pytest.StashKey[LeasedCards]()
 """The leased cards of a device gate; in the configuration's stash."""
 
-NOT_IDLE = pytest.StashKey[str]()
-"""Why nothing may run on the leased cards: they were not idle; in the configuration's stash, and only then."""
+NOTHING_RUNS = pytest.StashKey[str]()
+"""Why nothing may run on the leased cards; in the configuration's stash, and only then."""
 
 CLAUSE = pytest.StashKey[str]()
 """The clause that a test proves; in the item's stash."""
@@ -98,13 +99,13 @@ def cards(request: pytest.FixtureRequest) -> LeasedCards:
     """The cards that the session has leased; gate 1 has none."""
     if CARDS not in request.config.stash:
         raise NotProvenError("gate 1 leases no cards; a test that needs them belongs to gate 2 or 3")
-    _require_idle(request.config)
+    _require_ready(request.config)
     return request.config.stash[CARDS]
 
 
-def _require_idle(config: pytest.Config) -> None:
-    if NOT_IDLE in config.stash:
-        raise NotProvenError(f"nothing runs on cards that were not idle: {config.stash[NOT_IDLE]}")
+def _require_ready(config: pytest.Config) -> None:
+    if NOTHING_RUNS in config.stash:
+        raise NotProvenError(f"nothing runs on the cards: {config.stash[NOTHING_RUNS]}")
 
 
 @pytest.fixture(scope="session")
@@ -112,7 +113,7 @@ def arm_runner(
     request: pytest.FixtureRequest, campaign: Campaign, lane: Lane, tmp_path_factory: pytest.TempPathFactory
 ) -> ArmRunner:
     """Runs arms and other programs under supervision, on the leased cards; gate 1 runs them on the CPU."""
-    _require_idle(request.config)
+    _require_ready(request.config)
     bytecode = tmp_path_factory.mktemp("bytecode")
     evidence = request.config.stash[ATTEMPT].directory / root.EVIDENCE
     if CARDS in request.config.stash:
@@ -165,6 +166,27 @@ def crossover(
     if own is None:
         raise NotProvenError("the campaign's gate 3 has no analysis of its own")
     return Crossover(analysis, own.clauses)
+
+
+@pytest.fixture(scope="session")
+def rehearsal(
+    request: pytest.FixtureRequest,
+    campaign: Campaign,
+    lane: Lane,
+    arm_runner: ArmRunner,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Rehearsal:
+    """Rehearses the campaign's gates 2 and 3 inside gate 1."""
+    attempt, gate = request.config.stash[ATTEMPT], request.config.stash[GATE]
+    return Rehearsal(
+        campaign=campaign,
+        campaign_file=gate.options.campaign,
+        lane=lane,
+        project=request.config.rootpath,
+        run=arm_runner,
+        evidence=attempt.directory / root.EVIDENCE,
+        workplace=tmp_path_factory.mktemp("rehearsal"),
+    )
 
 
 @pytest.fixture

@@ -19,13 +19,17 @@ from pytest_laguna.analysis.endpoint.identity import judge_identity
 from pytest_laguna.analysis.event_diagnosis import analyse_events
 from pytest_laguna.analysis.findings import Finding, decide
 from pytest_laguna.analysis.idle import judge_idle
+from pytest_laguna.analysis.null_timing import Start, analyse_null, judge_null, null_figures
 from pytest_laguna.analysis.process import judge_cleanliness
+from pytest_laguna.analysis.replay_checks import CONTAINMENT, preparation_checks
+from pytest_laguna.analysis.replay_profile import reduce_profiles
 from pytest_laguna.analysis.summary import diagnosis_figures, endpoint_figures
 from pytest_laguna.campaign import SIZE_LIMIT, Campaign, CampaignError, parse_campaign
 from pytest_laguna.endpoint.kept import require_kept
 from pytest_laguna.endpoint.suite import read_answers, read_suite
 from pytest_laguna.evidence import diagnostic_reader, event_analysis, event_reader, files, root
 from pytest_laguna.evidence import endpoint_reader as reader
+from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.diagnostic import DIRECTORY, NOTICE, Comparison, Diagnosis
 from pytest_laguna.evidence.diagnostic_evidence import present
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
@@ -35,8 +39,16 @@ from pytest_laguna.evidence.files import printable
 from pytest_laguna.evidence.idle import IdleRecord
 from pytest_laguna.evidence.leased_cards import LeaseStart
 from pytest_laguna.evidence.machine import read_machine
+from pytest_laguna.evidence.rehearsal import (
+    NULL_TIMING,
+    STARTS_DIRECTORY,
+    NullAnalysis,
+    NullPlan,
+    read_starts,
+    rehearsed_attempt,
+)
 from pytest_laguna.evidence.schemas import AttemptStart, read_model
-from pytest_laguna.planning import plan_diagnostic, plan_events
+from pytest_laguna.planning import plan_diagnostic, plan_events, plan_null
 from pytest_laguna.protocol import Protocol, parse_protocol, plan_endpoint, require_frozen
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict, worst
 
@@ -154,6 +166,12 @@ _Derive: TypeAlias = Callable[[Attempted], OwnAnalysis]
 
 def _kind(attempted: Attempted) -> tuple[str, _Derive] | None:
     gate, campaign = attempted.start.gate, attempted.campaign
+    if gate == 1:
+        return (
+            (STARTS_DIRECTORY, derive_null)
+            if NULL_TIMING in campaign.gate_clauses(1) and _on_a_device(attempted)
+            else None
+        )
     if gate == 2 and campaign.diagnostic is not None:  # noqa: PLR2004 - the diagnostic is gate 2's
         return DIRECTORY, derive_diagnosis
     if gate == 2 and campaign.event_profile is not None:  # noqa: PLR2004 - likewise
@@ -162,6 +180,41 @@ def _kind(attempted: Attempted) -> tuple[str, _Derive] | None:
     if engine is not None and engine.protocol is not None:
         return reader.DIRECTORY, derive_endpoint
     return None
+
+
+def _on_a_device(attempted: Attempted) -> bool:
+    """Whether gates 2 and 3 need cards; on the cpu lane they are their own rehearsal."""
+    return attempted.start.lane != "cpu"
+
+
+def judge_starts(attempted: Attempted) -> NullAnalysis:
+    """What control against control comes to; raises as ``own_analysis``."""
+    evidence = attempted.directory / root.EVIDENCE
+    place = evidence / STARTS_DIRECTORY
+    plan = read_model(place / "plan.json", NullPlan)
+    if plan != plan_null(attempted.campaign, attempted.start.lane, reader.read_config(place / reader.TARGET_CONFIG)):
+        raise UnusableEvidenceError("plan.json: not what the campaign and the target's configuration give")
+    checks = {**CONTAINMENT, **preparation_checks(Arm.GRAPH_CONTROL, plan.target_layers)}
+    starts = [Start(record, reduce_profiles(profiles, checks)) for record, profiles in read_starts(place)]
+    endpoint = None
+    if 3 in attempted.campaign.gates:  # noqa: PLR2004 - the endpoint is gate 3's
+        null = rehearsed_attempt(evidence, attempted.campaign.name, 3, null=True)
+        endpoint = read_model(null / root.EVIDENCE / reader.DIRECTORY / root.ANALYSIS, EndpointAnalysis)
+    return analyse_null(plan, starts, endpoint)
+
+
+def derive_null(attempted: Attempted) -> OwnAnalysis:
+    """Judge control against control; raises as ``own_analysis``."""
+    analysis = judge_starts(attempted)
+    clauses = {NULL_TIMING: judge_null(analysis)}
+    figures = null_figures(analysis)
+    return OwnAnalysis(
+        content=files.canonical_json(analysis.canonical()),
+        clauses=clauses,
+        unexercised=[],
+        text=_text(["control against control"], clauses, (f"{name}: {value}" for name, value in figures.items())),
+        figures=figures,
+    )
 
 
 def derive_diagnosis(attempted: Attempted) -> OwnAnalysis:

@@ -11,6 +11,7 @@ from pytest_laguna.evidence.arm_record import DRAFT_TOKENS
 from pytest_laguna.evidence.diagnostic import DiagnosticPlan, FolderModels, GeneratedModels
 from pytest_laguna.evidence.event_analysis import EventPlan, Fitness
 from pytest_laguna.evidence.idle import IdleRequirement
+from pytest_laguna.evidence.rehearsal import NullPlan
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 
@@ -53,6 +54,7 @@ def plan_diagnostic(
         topology=expected_topology(target_config, len(cards), collective_breaks=diagnostic.collective_breaks),
         target_layers=target_layers(target_config),
         queries=diagnostic.queries,
+        null=diagnostic.null,
         idle=IdleRequirement.model_validate(settings.idle.model_dump(include=set(IdleRequirement.model_fields))),
         host=settings.host,
     )
@@ -63,6 +65,40 @@ def _models(model: GeneratedPair | ModelFolders) -> GeneratedModels | FolderMode
     if isinstance(model, GeneratedPair):
         return GeneratedModels.model_validate(model.model_dump())
     return FolderModels.model_validate(model.model_dump())
+
+
+def plan_null(campaign: Campaign, lane: str, target_config: Mapping[str, JSON]) -> NullPlan:
+    """The plan of the starts of the control from which the timing rules' noise is measured.
+
+    Args:
+        campaign: one with a diagnostic and a table ``rehearsal.gates``.
+        lane: the device lane.
+        target_config: the ``config.json`` of the target that the starts load.
+
+    Raises:
+        UnusableEvidenceError: the campaign has none of these, or the configuration is not one whose graph is known.
+    """
+    engine, diagnostic = campaign.lane_settings(lane).engine, campaign.diagnostic
+    gates = None if campaign.rehearsal is None else campaign.rehearsal.gates
+    if engine is None or diagnostic is None or gates is None:
+        message = f"campaign {campaign.name}: expected tables diagnostic, rehearsal.gates and lanes.{lane}.engine"
+        raise UnusableEvidenceError(message)
+    topology = expected_topology(target_config, gates.cards, collective_breaks=diagnostic.collective_breaks)
+    return NullPlan(
+        decides=engine.decides,
+        starts=gates.starts,
+        ranks=gates.cards,
+        flag=campaign.candidate.flag,
+        control=campaign.candidate.control,
+        validator=campaign.candidate.validator,
+        completion_tokens=diagnostic.completion_tokens,
+        collective_breaks=diagnostic.collective_breaks,
+        graphs=topology.graphs,
+        breaks=topology.breaks,
+        target_layers=target_layers(target_config),
+        samples=diagnostic.samples,
+        effect_percent=gates.effect_percent,
+    )
 
 
 def plan_events(campaign: Campaign, lane: str, cards: Sequence[str], target_config: Mapping[str, JSON]) -> EventPlan:

@@ -217,6 +217,8 @@ def plan_endpoint(  # noqa: PLR0913 - each is a fact of its own
         message = f"protocol: no [teacher]; expected q1's, which campaign {campaign.name} requires the arms to equal"
         raise UnusableEvidenceError(message)
     candidate, diagnostic = campaign.candidate, campaign.diagnostic
+    if diagnostic is not None and diagnostic.null and not protocol.null:
+        raise UnusableEvidenceError("protocol: null is false; expected true, since gate 2 was a null one")
     breaks = diagnostic is not None and diagnostic.collective_breaks
     topology = expected_topology(target_config, ranks, collective_breaks=breaks)
     return EndpointPlan(

@@ -3,19 +3,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_laguna.analysis.clauses import Evidence
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.lease import Session, judge_machine, judge_processes
+from pytest_laguna.analysis.review import judge_review, needs_review
 from pytest_laguna.campaign import Campaign
-from pytest_laguna.evidence import root
+from pytest_laguna.evidence import review, root
 from pytest_laguna.evidence.diagnostic import NOTICE
 from pytest_laguna.evidence.journal import Event
 from pytest_laguna.evidence.machine import read_machine, read_processes
+from pytest_laguna.evidence.rehearsal import read_shortened
+from pytest_laguna.evidence.review import read_reviewed
 from pytest_laguna.evidence.schemas import AttemptStart
-from pytest_laguna.own_analysis import Attempted, campaign_copy, own_analysis
+from pytest_laguna.own_analysis import Attempted, OwnAnalysis, campaign_copy, own_analysis
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 
 
@@ -28,7 +32,7 @@ def judge_raw(directory: Path, start: AttemptStart, events: Sequence[Event]) -> 
         events: its journal.
     """
     if start.gate == 1:
-        return Evidence(machine=judge_processes(*read_processes(directory / root.EVIDENCE)))
+        return _judge_gate_1(directory, start)
     against: list[Finding] = []
     notice = ""
     try:
@@ -37,15 +41,45 @@ def judge_raw(directory: Path, start: AttemptStart, events: Sequence[Event]) -> 
         settings = campaign.lane_settings(start.lane)
         machine = read_machine(directory / root.EVIDENCE)
         against += judge_machine(machine, settings.idle, settings.host, Session.of(start, events))
+        if needs_review(start.gate, start.lane):
+            against += _judge_reviewed(directory, start)
         own = own_analysis(Attempted(directory, start, campaign, machine.lease))
     except NotProvenError as error:
         return Evidence(machine=[*against, (Verdict.NOT_PROVEN, str(error))], notice=notice)
     except UnusableEvidenceError as error:
         return Evidence(machine=[*against, (Verdict.VOID, str(error))], notice=notice)
+    return _with_own(own, against, notice)
+
+
+def _judge_gate_1(directory: Path, start: AttemptStart) -> Evidence:
+    against = judge_processes(*read_processes(directory / root.EVIDENCE))
+    try:
+        campaign = campaign_copy(directory)
+    except UnusableEvidenceError:  # verification has a rule of its own for that
+        return Evidence(machine=against)
+    try:
+        shortened = read_shortened(directory / root.EVIDENCE)
+        own = own_analysis(Attempted(directory, start, campaign, None))
+    except NotProvenError as error:
+        return Evidence(machine=[*against, (Verdict.NOT_PROVEN, str(error))])
+    except UnusableEvidenceError as error:
+        return Evidence(machine=[*against, (Verdict.VOID, str(error))])
+    evidence = _with_own(own, against, "")
+    return dataclasses.replace(evidence, unexercised=[*evidence.unexercised, *shortened])
+
+
+def _with_own(own: OwnAnalysis | None, against: list[Finding], notice: str) -> Evidence:
     if own is None:
         return Evidence(machine=against, notice=notice)
     found = {clause: finding for clause, finding in own.clauses.items() if finding is not None}
     return Evidence(machine=against, clauses=found, unexercised=own.unexercised, figures=own.figures, notice=notice)
+
+
+def _judge_reviewed(directory: Path, start: AttemptStart) -> list[Finding]:
+    """What speaks against the kept records of freezing and reviewing; raises UnusableEvidenceError."""
+    place = directory / root.EVIDENCE / review.DIRECTORY
+    finding = judge_review(read_reviewed(place / review.FROZEN, place / review.REVIEW), start.identity)
+    return [] if finding[0] is Verdict.PASS else [finding]
 
 
 def _notice(campaign: Campaign, gate: int) -> str:

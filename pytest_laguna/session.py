@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna import fixtures, options, verification, watch
+from pytest_laguna.analysis.findings import Finding
+from pytest_laguna.analysis.review import judge_review, needs_review
 from pytest_laguna.attempt import Attempt, Precondition
 from pytest_laguna.campaign import CampaignError, read_campaign
 from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.files import printable
 from pytest_laguna.evidence.schemas import Identity
+from pytest_laguna.identity import freezing
 from pytest_laguna.identity.record import take_identity
 from pytest_laguna.identity.source import IdentityError, unfrozen_module
 from pytest_laguna.leasing import take_cards
@@ -180,17 +183,35 @@ class GateSession:
         self._begin_lease(self._attempt)
 
     def _begin_lease(self, attempt: Attempt) -> None:
-        """Record the leased cards; when they are not idle, nothing runs on them."""
+        """Record the leased cards; when they are not idle, or nobody has reviewed what would run, nothing runs."""
         if fixtures.CARDS not in self._config.stash:
             return
+        evidence = attempt.directory / root.EVIDENCE
         try:
-            verdict, reason = self._config.stash[fixtures.CARDS].begin(attempt.directory / root.EVIDENCE)
+            self._keep_from_running(attempt, self._config.stash[fixtures.CARDS].begin(evidence))
+            if needs_review(self._gate.options.gate, self._gate.lane):
+                self._keep_from_running(attempt, self._review(attempt.identity, evidence))
         except OSError as error:
             attempt.break_off(error)
-            verdict, reason = Verdict.NOT_PROVEN, attempt.broken
+            self._keep_from_running(attempt, (Verdict.NOT_PROVEN, attempt.broken))
+
+    def _keep_from_running(self, attempt: Attempt, finding: Finding) -> None:
+        verdict, reason = finding
         if verdict is not Verdict.PASS:
-            self._config.stash[fixtures.NOT_IDLE] = reason
+            self._config.stash[fixtures.NOTHING_RUNS] = reason
             attempt.append("problem", reason=reason, verdict=verdict.value)
+
+    def _review(self, identity: Identity, evidence: Path) -> Finding:
+        """What the records of freezing and reviewing come to; copies of them are kept."""
+        try:
+            reviewed = freezing.take_reviewed(self._gate.options.campaign, evidence)
+            found = judge_review(reviewed, identity)
+            if found[0] is not Verdict.PASS or reviewed.frozen is None:
+                return found
+            changed = freezing.drift(self._gate.options.campaign, reviewed.frozen)
+        except (UnusableEvidenceError, NotProvenError) as error:
+            return (Verdict.VOID if isinstance(error, UnusableEvidenceError) else Verdict.NOT_PROVEN), str(error)
+        return found if changed is None else (Verdict.NOT_PROVEN, f"{changed} has changed since it was frozen")
 
     def _open_attempt(self) -> Attempt:
         plugins = {

@@ -13,7 +13,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_laguna.analysis.clauses import judge
-from pytest_laguna.evidence import files, root
+from pytest_laguna.analysis.endpoint.analyse import CANDIDATE_RAN, NULL_RULES
+from pytest_laguna.analysis.findings import Finding
+from pytest_laguna.evidence import files, rehearsal, root
 from pytest_laguna.evidence.journal import journal_head, read_journal
 from pytest_laguna.evidence.junit import SIZE_LIMIT, Case, read_junit, write_junit
 from pytest_laguna.evidence.schemas import (
@@ -403,6 +405,46 @@ def _previous_passed(attempt: _Attempt) -> None:
         raise UnusableEvidenceError(message)
 
 
+def _rehearsal_verifies(attempt: _Attempt) -> None:
+    """A rehearsal that was proven still verifies from its own raw files."""
+    proven = {clause.clause for clause in attempt.analysis.clauses if clause.verdict is Verdict.PASS}
+    campaign = campaign_copy(attempt.directory)
+    for clause, null in ((rehearsal.REHEARSAL, False), (rehearsal.NULL_EXACT, True)):
+        place = rehearsal.sealed_root(attempt.directory / root.EVIDENCE, null=null)
+        if attempt.gate != 1 or clause not in proven or not place.exists():
+            continue
+        finding = rehearsal_finding(place, campaign.gates, null=null)
+        if finding is not None:
+            message = f"clause {clause}: proven, but {finding[1]}"
+            raise UnusableEvidenceError(message)
+
+
+def rehearsal_finding(sealed_root: Path, gates: Sequence[int], *, null: bool) -> Finding | None:
+    """What speaks against a rehearsal; None where every gate passed.
+
+    Args:
+        sealed_root: the rehearsal's own.
+        gates: that the campaign declares.
+        null: whether a control filled the candidate's slot; then the last gate proves nothing of the candidate.
+    """
+    reports = {report.gate: report for report in verify_root(sealed_root)} if sealed_root.exists() else {}
+    for gate in gates:
+        report = reports.get(gate)
+        if report is None:
+            return Verdict.NOT_PROVEN, f"gate {gate} of the rehearsal has no attempt"
+        if report.verdict is not Verdict.PASS and not (null and gate == gates[-1] and _only_null(report)):
+            return report.verdict, f"gate {gate} of the rehearsal is {report.verdict}: {report.reason}"
+    return None
+
+
+def _only_null(report: GateReport) -> bool:
+    """Whether nothing speaks against a gate but that it was a null one, and what timing rules made of that."""
+    if report.analysis is None:
+        return False
+    against = [clause.reason for clause in report.analysis.clauses if clause.verdict is not Verdict.PASS]
+    return all(any(rule in reason for rule in (CANDIDATE_RAN, *NULL_RULES)) for reason in against)
+
+
 RULES: Mapping[str, Callable[[_Attempt], None]] = {
     "attempt-in-place": _attempt_in_place,
     "receipt-present": _receipt_present,
@@ -415,6 +457,7 @@ RULES: Mapping[str, Callable[[_Attempt], None]] = {
     "identity-recorded": _identity_recorded,
     "earlier-complete": _earlier_complete,
     "previous-passed": _previous_passed,
+    "rehearsal-verifies": _rehearsal_verifies,
 }
 """Each raises what it finds; the verdict of an attempt counts only when none has anything to say."""
 

@@ -67,6 +67,7 @@ def _asked(case: Case, arm: Arm) -> Mapping[str, object]:
         "planted": Planted.NONE,
         "profile_samples": case.plan.samples if arm.graphs else 0,
         "event_profile": None,
+        "null": case.plan.null,
     }
 
 

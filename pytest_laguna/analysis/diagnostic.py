@@ -64,7 +64,7 @@ def diagnose(plan: DiagnosticPlan, evidence: DiagnosticEvidence) -> Diagnosis:
     timing = compare_arms(case)
     clauses["timing"] = {name: _judge(rule, case) for name, rule in timing_rules(timing).items()}
     exact = all(clause_verdict(clauses[clause])[0] is Verdict.PASS for clause in EXACTNESS)
-    as_published = exact and plan.has_published_shape and all_identical(case)
+    as_published = exact and plan.has_published_shape and all_identical(case) and not plan.null
     return Diagnosis(
         plan_sha256=plan.sha256,
         decides=plan.decides,

@@ -75,7 +75,7 @@ class Case:
         return Expected(
             flag=self.plan.flag,
             control=self.plan.control,
-            treatment=self.plan.treatment,
+            treatment=self.plan.control if self.plan.null else self.plan.treatment,
             validator=self.plan.validator,
             completion_tokens=self.plan.completion_tokens,
             graphs=self.plan.topology.graphs,
@@ -88,10 +88,15 @@ class Case:
         """The profiles of both graph arms, reduced in one pass over their files."""
         return {
             arm: reduce_profiles(
-                self.evidence.profiles[arm], {**CONTAINMENT, **preparation_checks(arm, self.plan.target_layers)}
+                self.evidence.profiles[arm],
+                {**CONTAINMENT, **preparation_checks(self._runs(arm), self.plan.target_layers)},
             )
             for arm in GRAPH_ARMS
         }
+
+    def _runs(self, arm: Arm) -> Arm:
+        """What runs in an arm's slot."""
+        return Arm.GRAPH_CONTROL if self.plan.null and arm is Arm.GRAPH_CANDIDATE else arm
 
     @functools.cached_property
     def identity(self) -> IdentityCase:
@@ -105,6 +110,7 @@ class Case:
                 if not isinstance(run.record, Missing)
             },
             validator=self.plan.validator,
+            null=self.plan.null,
         )
 
     @staticmethod

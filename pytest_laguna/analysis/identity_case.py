@@ -33,6 +33,7 @@ class IdentityCase:
         packets: what the parity packets that left a record had mapped, by the position of their card.
         validator: which implementation of the candidate's contract runs.
         expected: the arms that were to run.
+        null: whether the candidate's slot held a control.
     """
 
     identity: DiagnosticIdentity
@@ -40,6 +41,7 @@ class IdentityCase:
     packets: Mapping[int, Sequence[MappedFile]]
     validator: Literal["native", "python"]
     expected: tuple[Arm, ...] = tuple(Arm)
+    null: bool = False
 
     @property
     def candidate_directory(self) -> str:

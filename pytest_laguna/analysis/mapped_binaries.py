@@ -116,7 +116,7 @@ def native_mapped(case: IdentityCase) -> RuleFinding:
     if Arm.GRAPH_CANDIDATE not in case.arms:
         return Verdict.NOT_PROVEN, "what the candidate arm mapped is not recorded"
     for process, mapped in case.processes():
-        needed = process.startswith((Arm.GRAPH_CANDIDATE, "packet"))
+        needed = process.startswith("packet" if case.null else (Arm.GRAPH_CANDIDATE, "packet"))
         wrong = _wrong_extension(case, mapped, needed=needed)
         if wrong:
             return Verdict.VOID, f"{process}: {wrong}"

@@ -11,11 +11,13 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 _TINY = 1e-300
 _CONVERGED = 1e-16
 _TERMS = 10_000
+_RESOLUTION = 1e-12
+"""Of a probability, or of an effect in parts of a larger one."""
 _PANELS = 4_000
 """An even number of panels of Simpson's rule; the integrand is smooth, and its error is below 1e-10."""
 _LARGEST_SCALE = 12.0
@@ -184,3 +186,70 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 def _away_from_zero(value: float) -> float:
     return value if abs(value) > _TINY else _TINY
+
+
+def binomial_interval(successes: int, count: int, confidence: float) -> tuple[float, float]:
+    """The exact two-sided interval of a probability, from how often something happened.
+
+    Source: C. J. Clopper and E. S. Pearson, Biometrika 26, 1934.
+
+    Raises:
+        ValueError: nothing was tried, or more happened than was tried.
+    """
+    if not 0 <= successes <= count or count < 1:
+        raise ValueError(f"{successes} of {count}; expected 0 to as many as were tried, and at least one")
+    tail = (1.0 - confidence) / 2
+    low = 0.0 if successes == 0 else _crossing(lambda p: _at_least(successes, count, p) >= tail)
+    high = 1.0 if successes == count else _crossing(lambda p: 1.0 - _at_least(successes + 1, count, p) <= tail)
+    return low, high
+
+
+def detectable(*, stdev: float, count: int, confidence: float, power: float) -> float:
+    """The smallest mean above a margin that ``count`` values find with probability ``power``, in the values' unit.
+
+    Args: as ``superiority_power``; ``stdev`` above 0.
+    """
+    largest = stdev
+    while superiority_power(stdev=stdev, count=count, confidence=confidence, excess=largest) < power:
+        largest *= 2.0
+    found = _crossing(
+        lambda part: superiority_power(stdev=stdev, count=count, confidence=confidence, excess=part * largest) >= power
+    )
+    return found * largest
+
+
+def count_needed(*, stdev: float, excess: float, confidence: float, power: float, most: int) -> int | None:
+    """The smallest number of values from two to ``most`` that find ``excess`` with probability ``power``, if any.
+
+    Args: as ``superiority_power``; ``stdev`` and ``excess`` above 0.
+    """
+
+    def enough(count: int) -> bool:
+        return superiority_power(stdev=stdev, count=count, confidence=confidence, excess=excess) >= power
+
+    high = 2
+    while not enough(high):
+        if high >= most:
+            return None
+        high = min(2 * high, most)
+    low = max(2, high // 2)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle + 1, high)
+    return high
+
+
+def _at_least(successes: int, count: int, probability: float) -> float:
+    """The probability of at least so many."""
+    return math.fsum(
+        math.comb(count, number) * probability**number * (1.0 - probability) ** (count - number)
+        for number in range(successes, count + 1)
+    )
+
+
+def _crossing(holds: Callable[[float], bool]) -> float:
+    """Where between 0 and 1 a condition that holds from there on begins to hold."""
+    low, high = 0.0, 1.0
+    while low < (middle := (low + high) / 2) < high and high - low > _RESOLUTION:
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high

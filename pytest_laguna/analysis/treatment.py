@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from pytest_laguna.analysis import arm_pair
 from pytest_laguna.analysis.arm_pair import Pair
-from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding, reported
+from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding, not_applicable, reported
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.topology import layer_count
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, RankReport
@@ -23,6 +23,20 @@ from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 def _of_pair(rule: Callable[[Pair], Finding | None]) -> Rule:
     """A rule over the two graph arms."""
     return lambda case: rule(case.pair())
+
+
+def _of_candidate(rule: Callable[[Pair], Finding | None]) -> Rule:
+    """A rule over what the candidate does, which in a null campaign does not run."""
+    null = not_applicable("null campaign: the candidate's slot held a control")
+    return lambda case: null if case.plan.null else rule(case.pair())
+
+
+def candidate_active(case: Case) -> RuleFinding:
+    """Rule ``candidate-active``: every layer runs the candidate's classes; in a null campaign vLLM's own."""
+    pair = case.pair()
+    if not case.plan.null:
+        return arm_pair.candidate_active(pair)
+    return arm_pair.control_is_stock(dataclasses.replace(pair, control=pair.candidate))
 
 
 def arm_local(case: Case) -> RuleFinding:
@@ -162,7 +176,7 @@ SELECTOR_PROVEN: Mapping[str, Rule] = {
     "layers-of-models": layers_of_models,
     "teachers-are-stock": teachers_are_stock,
     "control-is-stock": _of_pair(arm_pair.control_is_stock),
-    "candidate-active": _of_pair(arm_pair.candidate_active),
-    "views-built-once": _of_pair(arm_pair.views_built_once),
-    "views-reach-kernel": _of_pair(arm_pair.views_reach_kernel),
+    "candidate-active": candidate_active,
+    "views-built-once": _of_candidate(arm_pair.views_built_once),
+    "views-reach-kernel": _of_candidate(arm_pair.views_reach_kernel),
 }

@@ -69,7 +69,7 @@ def profile(request: ArmRequest, directory: Path) -> dict[str, str]:
 def environment(request: ArmRequest) -> dict[str, str]:
     """The variables that decide what an arm computes; the launcher sets them, the arm refuses to run under others."""
     variables = {
-        FLAG: request.arm.flag,
+        FLAG: request.flag,
         "LAGUNA_LANE": request.lane,
         "LAGUNA_KV_LANE": request.lane,
         "LAGUNA_PLANTED": request.planted.value,

@@ -88,6 +88,7 @@ class ArmRequest(Schema):
         event_fitness_rounds: in place of the one event profile, rounds that try what it costs; 0 for none.
         event_sparse_replays: in place of it, replays of which a few intervals each are measured; 0 for none.
         isolated: whether the arm is to leave the host's network before it imports anything that could use it.
+        null: whether the candidate's slot holds a control too; then every arm has the flag's value of a control.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-arm-request-v1"], pydantic.Field(alias="schema")] = (
@@ -107,6 +108,12 @@ class ArmRequest(Schema):
     event_fitness_rounds: Count = 0
     event_sparse_replays: Count = 0
     isolated: bool = False
+    null: bool = False
+
+    @property
+    def flag(self) -> Literal["0", "1"]:
+        """The value of the candidate's flag."""
+        return "0" if self.null else self.arm.flag
 
     @pydantic.model_validator(mode="after")
     def _coherent(self) -> Self:

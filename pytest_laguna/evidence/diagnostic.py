@@ -136,6 +136,8 @@ class DiagnosticPlan(Schema):
         topology: of the target's graph.
         target_layers: attention layers of the target, each with one forward preparation a replay.
         queries: lengths that a parity packet verifies.
+        null: whether the candidate's slot holds a control too: then a difference that is found is noise, and nothing is
+            said of the candidate.
         idle: of the cards before and after the lease.
         host: around each arm.
     """
@@ -162,6 +164,7 @@ class DiagnosticPlan(Schema):
     topology: Topology
     target_layers: pydantic.PositiveInt
     queries: list[pydantic.PositiveInt]
+    null: bool = False
     idle: IdleRequirement
     host: HostLimits
 

@@ -75,7 +75,7 @@ def read_diagnostic(directory: Path) -> DiagnosticEvidence:
             for name in sorted(packets, key=int)
         },
         arms={arm: read_run(directory, f"{ARMS}/{arm}", ArmRequest, ArmRecord) for arm in Arm},
-        profiles={arm: _profiles(directory, f"{ARMS}/{arm}/{PROFILE}") for arm in Arm},
+        profiles={arm: profiles_in(directory / ARMS / arm / PROFILE) for arm in Arm},
         unexpected=_unexpected(directory),
     )
 
@@ -138,11 +138,13 @@ def _read_object(path: Path) -> dict[str, JSON]:
     return value
 
 
-def _profiles(directory: Path, place: str) -> Profiles:
-    def reader(name: str) -> Callable[[], RankProfile]:
-        return lambda: read_profile(directory / place / name)
+def profiles_in(directory: Path) -> Profiles:
+    """What reads each profile of a directory, by the name of its file."""
 
-    return {name: reader(name) for name in names_in(directory / place)}
+    def reader(name: str) -> Callable[[], RankProfile]:
+        return lambda: read_profile(directory / name)
+
+    return {name: reader(name) for name in names_in(directory)}
 
 
 def _unexpected(directory: Path) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
 import pydantic
@@ -112,6 +113,14 @@ class HostAudit(Schema):
         return self
 
 
+BACKGROUND = (
+    "xe 0000:03:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
+    "pcieport 0000:00:01.1: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)",
+    "{1}[Hardware Error]: It has been corrected by h/w and requires no further action",
+)
+"""What a healthy host's log says a few times an hour. Source: Linux, drivers/pci/pcie and drivers/acpi/apei."""
+
+
 class HostLimits(Schema):
     """What a campaign freezes about its host; None leaves a fact recorded and not judged.
 
@@ -130,3 +139,18 @@ class HostLimits(Schema):
     memory_available_bytes: pydantic.NonNegativeInt | None = None
     load: Finite | None = None
     foreign_holders: bool
+
+    @pydantic.field_validator("kernel_patterns")
+    @classmethod
+    def _feasible(cls, patterns: list[str] | None) -> list[str] | None:
+        """A limit that a healthy host breaks by itself says nothing of what ran on it."""
+        for pattern in patterns or []:
+            try:
+                matched = next((line for line in BACKGROUND if re.search(pattern, line)), None)
+            except re.error as error:
+                message = f"{pattern!r}: {error}; expected a regular expression"
+                raise ValueError(message) from error
+            if matched is not None:
+                message = f"{pattern!r} matches {matched!r}, which a healthy host logs; expected a graver line"
+                raise ValueError(message)
+        return patterns

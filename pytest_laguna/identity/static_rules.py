@@ -28,6 +28,10 @@ REFERENCE = "docs/reference.md"
 ENVIRONMENT_NAME = re.compile(r"(?:VLLM_XPU_LAGUNA|LAGUNA)_[A-Z0-9_]*[A-Z0-9]")
 _DOCUMENTED = re.compile(rf"^\| `({ENVIRONMENT_NAME.pattern})` \| +([^|\s][^|]*)\|", re.MULTILINE)
 
+_TESTS = ("gates/", "tests/")
+_HOST_PATH = re.compile(r"/(home|media|mnt|root)/(?!somebody)\S")
+"""Homes and mounted disks; ``/home/somebody`` is nobody's."""
+
 _LEFT_OUT = frozenset({"./build", "./dist", "./models", "./sealed", "./wheels", "tests/data"})
 """What builds and runs leave at the top, and what others wrote and is kept byte for byte."""
 
@@ -140,6 +144,17 @@ def undocumented_environment(root: Path) -> list[str]:
     return missing + stale
 
 
+def host_paths(root: Path) -> list[str]:
+    """Places of one host that tests and gates name: elsewhere they are not there, or are somebody's."""
+    return [
+        f"{path}:{node.lineno}: {node.value!r}: a place of one host: use a directory that the test is given"
+        for path in _python_files(root)
+        if path.startswith(_TESTS)
+        for node in ast.walk(_parse(root, path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _HOST_PATH.match(node.value)
+    ]
+
+
 Rule: TypeAlias = Callable[[Path], list[str]]
 
 RULES: Sequence[Rule] = (
@@ -150,6 +165,7 @@ RULES: Sequence[Rule] = (
     private_vllm,
     heavy_plugin,
     undocumented_environment,
+    host_paths,
 )
 
 

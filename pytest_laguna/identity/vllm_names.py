@@ -8,8 +8,12 @@ anything was measured. Only the standard library is used, and nothing of vLLM is
 from __future__ import annotations
 
 import ast
+import importlib.util
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from pytest_laguna.identity.static_rules import PRODUCT
 
 PACKAGE = "vllm"
 
@@ -36,6 +40,20 @@ def conditional_imports(source: Path, root: Path) -> list[str]:
     ]
 
 
+def product_imports(project: Path) -> list[str]:
+    """The same for everything of a checkout's product that imports vLLM, against the vLLM that is installed.
+
+    Raises:
+        FileNotFoundError: none is.
+    """
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError(f"{PACKAGE}: not installed in {sys.prefix}; gate 1 needs the lane's version")
+    root = Path(spec.origin).parents[1]
+    sources = (path for folder in PRODUCT for path in sorted((project / folder).rglob("*.py")))
+    return [finding for source in sources for finding in conditional_imports(source, root)]
+
+
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str | None, int]]:
     """Module, name (None for the module itself) and line of every absolute import from vLLM."""
     for node in ast.walk(tree):
@@ -55,8 +73,31 @@ def _is_bound(root: Path, module: str, name: str | None) -> bool:
         return False
     if name is None or _file(root, f"{module}.{name}") is not None:
         return True
-    tree = ast.parse(file.read_bytes())
-    return name in _bound(tree.body) or name in _served(tree.body)
+    body = _at_run_time(ast.parse(file.read_bytes()).body)
+    if name in _bound(body) or name in _served(body):
+        return True
+    return any(_is_bound(root, star, name) for star in _stars(body, _package(module, file)))
+
+
+def _at_run_time(body: list[ast.stmt]) -> list[ast.stmt]:
+    """A module's statements, with those for type checkers alone taken out."""
+    found: list[ast.stmt] = []
+    for node in body:
+        checked = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        found += _at_run_time(node.orelse) if checked and isinstance(node, ast.If) else [node]
+    return found
+
+
+def _package(module: str, file: Path) -> str:
+    return module if file.name == "__init__.py" else module.rpartition(".")[0]
+
+
+def _stars(body: list[ast.stmt], package: str) -> Iterator[str]:
+    """The modules of which everything is imported, whatever the platform."""
+    for node in body:
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            parents = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            yield ".".join([*parents, *filter(None, [node.module])])
 
 
 def _told(root: Path, module: str, name: str | None) -> str:
@@ -97,7 +138,9 @@ def _bound(body: list[ast.stmt]) -> set[str]:
 
 
 def _served(body: list[ast.stmt]) -> set[str]:
-    """Names that a module's own ``__getattr__`` mentions. Source: PEP 562."""
-    functions = (node for node in body if isinstance(node, ast.FunctionDef) and node.name == "__getattr__")
-    constants = (node for function in functions for node in ast.walk(function) if isinstance(node, ast.Constant))
-    return {node.value for node in constants if isinstance(node.value, str)}
+    """Names that a module's own ``__getattr__`` mentions, itself or in a table of the module. Source: PEP 562."""
+    functions = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == "__getattr__"]
+    named = {node.id for function in functions for node in ast.walk(function) if isinstance(node, ast.Name)}
+    tables = [node.value for node in body if isinstance(node, ast.Assign | ast.AnnAssign) and named & _bound([node])]
+    nodes = [node for part in (*functions, *tables) if part is not None for node in ast.walk(part)]
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}

@@ -8,10 +8,11 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from pytest_laguna.evidence import root
+from pytest_laguna.evidence import rehearsal, root
 from pytest_laguna.evidence.schemas import AttemptStart, Manifest, Previous, read_model
 from pytest_laguna.identity.source import SOURCE_SUFFIXES, package_files
 from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
@@ -78,6 +79,27 @@ def _claim_pass(attempt: Path) -> None:
     restamp(attempt, lambda manifest: manifest)
 
 
+def _rehearsed(attempt: Path, gates: int) -> None:
+    """In its place a passed attempt with the clause rehearsal, in whose evidence so many gates of one lie."""
+    directory = attempt.parents[4]
+    with writable(directory / "sealed"):
+        shutil.rmtree(directory / "sealed")
+    inner = directory / "inner"
+    inner.mkdir()
+    first = build(inner)
+    if gates > 1:
+        receipt = _verify(first).receipt
+        assert receipt is not None
+        build(inner, gate=2, previous=Previous(gate=1, attempt=1, receipt=receipt))
+
+    def keep(evidence: Path) -> None:
+        shutil.copytree(inner / "sealed", rehearsal.sealed_root(evidence, null=False))
+
+    changed = CAMPAIGN.replace('first = "checks', 'rehearsal = "checks')
+    with mock.patch.object(sealed, "CAMPAIGN", changed):
+        assert build(directory, before_sealing=keep) == attempt
+
+
 _NEVER_SEEN = {"attempt": 1, "receipt": None, "tree": None, "campaign": None, "verdict": "VOID"}
 
 MUTANTS: list[tuple[str, Callable[[Path], None], str, str]] = [
@@ -137,7 +159,28 @@ MUTANTS: list[tuple[str, Callable[[Path], None], str, str]] = [
         "VOID",
         "names no attempt of gate 0",
     ),
+    (
+        "rehearsal-verifies",
+        lambda attempt: _rehearsed(attempt, gates=1),
+        "VOID",
+        "clause rehearsal: proven, but gate 2 of the rehearsal has no attempt",
+    ),
 ]
+
+
+def test_a_rehearsal_is_verified_with_its_attempt(tmp_path: Path) -> None:
+    attempt = build(tmp_path)
+    _rehearsed(attempt, gates=2)
+    assert _verify(attempt).verdict is Verdict.PASS
+    inner = rehearsal.sealed_root(attempt / "evidence", null=False) / "demo" / "cpu" / "gate2" / "0001"
+    with writable(attempt):
+        (inner / "evidence" / "extra").write_text("")
+    restamp(attempt, lambda manifest: manifest)
+    report = _verify(attempt)
+    assert (report.verdict, "proven, but gate 2 of the rehearsal is VOID: evidence/extra" in report.reason) == (
+        Verdict.VOID,
+        True,
+    ), report.reason
 
 
 def _start(attempt: Path) -> AttemptStart:

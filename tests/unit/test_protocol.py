@@ -71,10 +71,13 @@ def test_bytes_that_are_no_text_are_refused() -> None:
 
 def campaign(decides: str = "exactness") -> Campaign:
     text = (CAMPAIGNS / "laguna-persistent-kv-views-quick.toml").read_text()
-    text = text.replace('decides = "exactness"', f'decides = "{decides}"')
-    if decides != "exactness":  # which a CPU's time may not
-        text = text.replace("[lanes.cpu", "[lanes.cuda").replace('lane = "cpu"', 'lane = "cuda"')
-    return parse_campaign(text.encode(), "c.toml")
+    parsed = parse_campaign(text.encode(), "c.toml")
+    if decides == "exactness":
+        return parsed
+    settings = parsed.lanes["cpu"]  # a CPU's time may not decide
+    assert settings.engine is not None
+    timed = settings.model_copy(update={"engine": settings.engine.model_copy(update={"decides": decides})})
+    return parsed.model_copy(update={"lane": "cuda", "lanes": {"cuda": timed}})
 
 
 def test_the_plan_follows_from_campaign_protocol_cards_and_model() -> None:

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gate 1 of a device campaign that compares a candidate with a control: the same with a control in both slots (A/A).
+
+Whatever differs then is noise. Results must not differ at all, and of times it is measured how often the campaign's
+rules would promote noise, and what they could tell from it. What is found holds for the lane that it was found on.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_laguna.analysis.null_timing import judge_null, warnings
+from pytest_laguna.evidence import rehearsal as places
+from pytest_laguna.fixtures import Prove
+from pytest_laguna.rehearsal import OWN_REHEARSAL, Rehearsal
+from pytest_laguna.verdict import raise_verdict
+from pytest_laguna.verification import rehearsal_finding
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("null-exact")
+def test_control_against_control_differs_in_nothing(prove: Prove, rehearsal: Rehearsal) -> None:
+    """Every rule of exactness holds with a control in the candidate's slot."""
+    if rehearsal.lane == "cpu":
+        prove(OWN_REHEARSAL)
+        return
+    reports = rehearsal.gates(null=True)
+    sealed = places.sealed_root(rehearsal.evidence, null=True)
+    finding = rehearsal_finding(sealed, rehearsal.campaign.gates, null=True)
+    if finding is not None:
+        raise_verdict(*finding)
+    prove(
+        "with a control in the candidate's slot every rule of exactness holds",
+        gates={str(report.gate): report.reason for report in reports},
+        receipts={str(report.gate): report.receipt for report in reports},
+    )
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("null-timing")
+def test_the_timing_rules_are_measured_on_noise(prove: Prove, rehearsal: Rehearsal) -> None:
+    """Their false promotions with interval and number, and the smallest effect that they could tell from noise."""
+    if rehearsal.lane == "cpu":
+        prove(OWN_REHEARSAL)
+        return
+    rehearsal.null_starts()
+    analysis = rehearsal.analyse_null()
+    finding = judge_null(analysis)
+    if finding is not None:
+        raise_verdict(*finding)
+    told = warnings(analysis)
+    prove(
+        "; ".join(["the timing rules' false promotions were measured on controls alone", *told]),
+        analysis=analysis.canonical(),
+        warnings=[*told],
+    )

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gate 1 of a device campaign: its gates 2 and 3, rehearsed on the cpu lane.
+
+Each runs in a session of its own, with leases, supervision, analysis and receipt, in a sealed root below this attempt.
+On the cpu lane nothing is run twice: there the campaign's own gates 2 and 3 are the rehearsal.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_laguna.evidence import rehearsal as places
+from pytest_laguna.evidence.files import read_canonical_json
+from pytest_laguna.fixtures import Prove
+from pytest_laguna.rehearsal import OWN_REHEARSAL, Rehearsal
+from pytest_laguna.verdict import raise_verdict
+from pytest_laguna.verification import rehearsal_finding
+
+
+@pytest.mark.gate(1)
+@pytest.mark.clause("rehearsal")
+def test_the_campaigns_gates_pass_on_the_cpu_lane(prove: Prove, rehearsal: Rehearsal) -> None:
+    """From emitter to receipt, with the campaign's own treatment, arms, rules and clauses."""
+    if rehearsal.lane == "cpu":
+        prove(OWN_REHEARSAL)
+        return
+    reports = rehearsal.gates(null=False)
+    sealed = places.sealed_root(rehearsal.evidence, null=False)
+    finding = rehearsal_finding(sealed, rehearsal.campaign.gates, null=False)
+    if finding is not None:
+        raise_verdict(*finding)
+    prove(
+        "every gate of the campaign passes on the cpu lane, from emitter to receipt",
+        gates={str(report.gate): report.reason for report in reports},
+        receipts={str(report.gate): report.receipt for report in reports},
+        shortened=read_canonical_json(sealed.parent / places.SHORTENED),
+    )

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether somebody other than its author has reviewed exactly what a gate runs on cards.
+
+Source: the preregistrations, by which an independent review of the complete, committed packet comes before any action
+on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pytest_laguna.analysis.findings import Finding, decide
+from pytest_laguna.evidence.review import Reviewed
+from pytest_laguna.evidence.schemas import Identity
+from pytest_laguna.verdict import Verdict
+
+
+def frozen_present(reviewed: Reviewed, _: Identity) -> Finding | None:
+    """Rule ``frozen-present``: the campaign was frozen."""
+    if reviewed.frozen is None:
+        return Verdict.NOT_PROVEN, "the campaign was never frozen; run laguna freeze, and have it reviewed"
+    return None
+
+
+def frozen_current(reviewed: Reviewed, identity: Identity) -> Finding | None:
+    """Rule ``frozen-current``: campaign, candidate and harness are the frozen ones."""
+    if reviewed.frozen is None:
+        return None
+    for name in Identity.model_fields:
+        if getattr(reviewed.frozen.identity, name) != getattr(identity, name):
+            return Verdict.NOT_PROVEN, f"the {name} has changed since it was frozen; freeze and review it again"
+    return None
+
+
+def review_present(reviewed: Reviewed, _: Identity) -> Finding | None:
+    """Rule ``review-present``: somebody reviewed it."""
+    if reviewed.review is None:
+        return Verdict.NOT_PROVEN, "nobody has reviewed the campaign; have somebody else run laguna review"
+    return None
+
+
+def review_of_frozen(reviewed: Reviewed, _: Identity) -> Finding | None:
+    """Rule ``review-of-frozen``: what was reviewed is what is frozen."""
+    if reviewed.frozen is None or reviewed.review is None or reviewed.review.frozen == reviewed.frozen.sha256:
+        return None
+    told = f"the review is of {reviewed.review.frozen[:12]}"
+    return Verdict.NOT_PROVEN, f"{told}; expected {reviewed.frozen.sha256[:12]}, which is frozen: review it again"
+
+
+def reviewer_is_another(reviewed: Reviewed, _: Identity) -> Finding | None:
+    """Rule ``reviewer-is-another``: the reviewer is neither author nor committer of the frozen commit."""
+    if reviewed.frozen is None or reviewed.review is None:
+        return None
+    if reviewed.frozen.is_by(reviewed.review.reviewer):
+        return Verdict.NOT_PROVEN, f"reviewed by {reviewed.review.reviewer}, who wrote it; expected somebody else"
+    return None
+
+
+RULES: Mapping[str, Callable[[Reviewed, Identity], Finding | None]] = {
+    "frozen-present": frozen_present,
+    "frozen-current": frozen_current,
+    "review-present": review_present,
+    "review-of-frozen": review_of_frozen,
+    "reviewer-is-another": reviewer_is_another,
+}
+
+
+def needs_review(gate: int, lane: str) -> bool:
+    """Whether a gate is the first that runs on devices; what only runs on a CPU harms nobody."""
+    return gate == 2 and lane != "cpu"  # noqa: PLR2004 - gate 1 runs on a CPU in every lane
+
+
+def judge_review(reviewed: Reviewed, identity: Identity) -> Finding:
+    """What the two records come to.
+
+    Args:
+        reviewed: the records.
+        identity: of the attempt that is to run on cards.
+    """
+    found = {name: rule(reviewed, identity) for name, rule in RULES.items()}
+    return decide(found, "frozen, and reviewed by somebody else")

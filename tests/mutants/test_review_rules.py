@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rule over freezing and reviewing has a mutant: two good records with one fact changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_laguna.analysis.review import RULES, judge_review
+from pytest_laguna.evidence.review import FrozenCampaign, Review, Reviewed
+from pytest_laguna.evidence.schemas import Identity
+from pytest_laguna.verdict import Verdict
+
+IDENTITY = Identity(campaign="1" * 64, candidate="2" * 64, harness="3" * 64)
+
+FROZEN = FrozenCampaign(
+    campaign_name="demo",
+    identity=IDENTITY,
+    preregistration="4" * 64,
+    commit="5" * 40,
+    tree="6" * 40,
+    authors=["Ada Lovelace", "ada@example.org", "Ada Lovelace", "ada@example.org"],
+    candidate={"demo_candidate/__init__.py": "7" * 64},
+    harness={"checks/test_first.py": "8" * 64},
+    data={},
+    protocols={},
+    models={},
+)
+GOOD = Reviewed(FROZEN, Review(reviewer="Grace Hopper", frozen=FROZEN.sha256))
+
+
+def _of_identity(**changed: str) -> Callable[[Reviewed], Reviewed]:
+    """Frozen with another digest, and reviewed like that."""
+
+    def change(good: Reviewed) -> Reviewed:
+        del good
+        frozen = FROZEN.model_copy(update={"identity": IDENTITY.model_copy(update=changed)})
+        return Reviewed(frozen, Review(reviewer="Grace Hopper", frozen=frozen.sha256))
+
+    return change
+
+
+def _review(**changed: Any) -> Callable[[Reviewed], Reviewed]:
+    review = Review(reviewer="Grace Hopper", frozen=FROZEN.sha256).model_copy(update=changed)
+    return lambda good: dataclasses.replace(good, review=review)
+
+
+MUTANTS: list[tuple[str, Callable[[Reviewed], Reviewed], str]] = [
+    ("frozen-present", lambda good: dataclasses.replace(good, frozen=None), "the campaign was never frozen"),
+    ("frozen-current", _of_identity(campaign="f" * 64), "the campaign has changed since it was frozen"),
+    ("frozen-current", _of_identity(candidate="f" * 64), "the candidate has changed since it was frozen"),
+    ("frozen-current", _of_identity(harness="f" * 64), "the harness has changed since it was frozen"),
+    ("review-present", lambda good: dataclasses.replace(good, review=None), "nobody has reviewed the campaign"),
+    ("review-of-frozen", _review(frozen="f" * 64), "the review is of ffffffffffff; expected "),
+    ("reviewer-is-another", _review(reviewer="Ada Lovelace"), "reviewed by Ada Lovelace, who wrote it"),
+    ("reviewer-is-another", _review(reviewer="ADA  lovelace"), "reviewed by ADA  lovelace, who wrote it"),
+    ("reviewer-is-another", _review(reviewer="ada@example.org"), "reviewed by ada@example.org, who wrote it"),
+]
+
+
+def test_the_good_records_pass() -> None:
+    assert judge_review(GOOD, IDENTITY) == (Verdict.PASS, "frozen, and reviewed by somebody else")
+
+
+def test_every_rule_has_a_mutant() -> None:
+    assert {rule for rule, *_ in MUTANTS} == set(RULES)
+
+
+@pytest.mark.parametrize(
+    ("rule", "mutate", "reason"), MUTANTS, ids=[f"{index}-{mutant[0]}" for index, mutant in enumerate(MUTANTS)]
+)
+def test_the_mutant_is_caught_for_its_reason(rule: str, mutate: Callable[[Reviewed], Reviewed], reason: str) -> None:
+    verdict, told = judge_review(mutate(GOOD), IDENTITY)
+    assert verdict is Verdict.NOT_PROVEN
+    assert told.startswith(f"{rule}: {reason}")
+
+
+def test_a_record_binds_every_file_that_it_names() -> None:
+    """A review is of all of it."""
+    for name in ("candidate", "harness", "data", "protocols"):
+        other = FROZEN.model_copy(update={name: {"other.py": "9" * 64}})
+        verdict, told = judge_review(dataclasses.replace(GOOD, frozen=other), IDENTITY)
+        assert (verdict, told.startswith("review-of-frozen: ")) == (Verdict.NOT_PROVEN, True)

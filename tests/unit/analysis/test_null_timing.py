@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Control against control: rates, intervals and limits from figures that are known, and a mutant for each rule."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_laguna.analysis.null_timing import EXACTNESS, Start, analyse_null, judge_null, null_figures, warnings
+from pytest_laguna.analysis.replay_profile import QUANTITIES, ArmProfile
+from pytest_laguna.analysis.statistics import binomial_interval, count_needed, detectable, superiority_power
+from pytest_laguna.analysis.timing import GATES
+from pytest_laguna.evidence.arm_record import ArmRecord, token_digest
+from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
+from pytest_laguna.evidence.rehearsal import NullAnalysis, NullPlan
+from pytest_laguna.verdict import UnusableEvidenceError, Verdict
+from tests import endpoint_legs as lab
+from tests.mutants.test_endpoint_rules import analyse
+
+RECORD = Path(__file__).parents[2] / "data" / "arm-records" / "graph-control.json"
+FLAG = "VLLM_XPU_LAGUNA_M8_PERSISTENT_KV_CACHE_VIEWS"
+
+PLAN = NullPlan(
+    decides="exactness+timing",
+    starts=12,
+    ranks=1,
+    flag=FLAG,
+    control="0",
+    validator="native",
+    completion_tokens=272,
+    collective_breaks=False,
+    graphs=49,
+    breaks=48,
+    target_layers=48,
+    samples=5,
+    effect_percent=0.23,
+)
+
+
+def record(**changed: Any) -> ArmRecord:
+    """A real record of the control."""
+    value: dict[str, Any] = json.loads(RECORD.read_bytes())
+    return ArmRecord.model_validate_json(json.dumps(value | changed), strict=True)
+
+
+def start(number: int, *, scale: float | None = None) -> Start:
+    """A start whose times are ``scale`` times those of the first; else a little up and down from start to start."""
+    factor = 1.0 + 0.01 * math.sin(number) if scale is None else scale
+    maxima = {name: [round(factor * (1_000_000 + 1000 * sample)) for sample in range(5)] for name in QUANTITIES}
+    seconds = 2.0 * factor
+    return Start(record(generation_seconds=seconds), ArmProfile((), None, {}, maxima))
+
+
+def analysed(
+    plan: NullPlan, starts: Sequence[Start] | None = None, endpoint: EndpointAnalysis | None = None
+) -> NullAnalysis:
+    return analyse_null(plan, starts or [start(number) for number in range(plan.starts)], endpoint)
+
+
+def pairs(*gains: bool) -> list[Start]:
+    """Two starts a trial, of which the second is faster in everything where a gain is wanted, and else slower."""
+    return [start(0, scale=scale) for gain in gains for scale in (1.0, 0.99 if gain else 1.01)]
+
+
+def _null_block() -> EndpointAnalysis:
+    legs = lab.legs(lab.null_starts(), null=True)
+    return analyse(legs, lab.plan(null=True))
+
+
+def test_equal_results_and_noise_that_is_promoted_half_the_time() -> None:
+    found = analysed(PLAN, pairs(True, False, True, False, True, False))
+    assert found.against == {}
+    assert (found.diagnostic.promoted, found.diagnostic.count, found.diagnostic.rate) == (3, 6, 0.5)
+    assert found.gates == dict.fromkeys(GATES, 3)
+    assert found.diagnostic.interval == pytest.approx((0.1181, 0.8819), abs=1e-4)
+    finding = judge_null(found)
+    assert finding is not None
+    assert finding[0] is Verdict.FAIL
+    assert finding[1].startswith("gate 2's timing rules promoted 3 of 6 pairs of controls, 11.8 % to 88.2 %")
+
+
+@pytest.mark.parametrize(("promoted", "fails"), [(0, False), (1, False), (2, False), (3, True)])
+def test_only_an_interval_above_five_per_cent_fails(promoted: int, fails: bool) -> None:
+    gains = [True] * promoted + [False] * (6 - promoted)
+    assert (judge_null(analysed(PLAN, pairs(*gains))) is not None) is fails
+
+
+def test_rules_that_do_not_decide_may_promote_noise() -> None:
+    reported = PLAN.model_copy(update={"decides": "exactness"})
+    assert judge_null(analysed(reported, pairs(*[True] * 6))) is None
+
+
+def test_what_can_be_told_from_noise_follows_from_how_far_starts_are_apart() -> None:
+    starts = [start(number) for number in range(12)]
+    seen = analysed(PLAN, starts).whole_replay
+    logs = [math.log(statistics.median(one.profile.maxima["whole_replay"])) for one in starts]
+    assert seen.deviation == pytest.approx(statistics.stdev(logs))
+    assert seen.detectable_percent is not None
+    assert seen.needed is not None
+    stdev = math.sqrt(2) * seen.deviation
+    excess = math.log1p(seen.detectable_percent / 100)
+    assert superiority_power(stdev=stdev, count=6, confidence=0.95, excess=excess) == pytest.approx(0.8, abs=1e-6)
+    wanted = math.log1p(0.23 / 100)
+    powers = [
+        superiority_power(stdev=stdev, count=n, confidence=0.95, excess=wanted) for n in (seen.needed - 1, seen.needed)
+    ]
+    assert powers[0] < 0.8 <= powers[1]
+
+
+def test_a_campaign_whose_effect_is_lost_in_noise_is_told_so() -> None:
+    found = analysed(PLAN, endpoint=_null_block())
+    told = warnings(found)
+    assert told[0].startswith("whole replay: 0.23 % is expected; 6 pairs of starts on lane cpu can tell ")
+    assert found.whole_replay.needed is not None
+    assert f"{found.whole_replay.needed} of them would be needed" in told[0]
+    assert null_figures(found)["null.warning.1"] == told[0]
+    sure = PLAN.model_copy(update={"effect_percent": 50.0})
+    assert warnings(analysed(sure)) == []
+    assert warnings(analysed(PLAN.model_copy(update={"effect_percent": None}))) == []
+
+
+def test_starts_that_do_not_differ_have_no_detection_limit() -> None:
+    seen = analysed(PLAN, [start(0, scale=1.0)] * 12)
+    assert (seen.whole_replay.deviation, seen.whole_replay.detectable_percent, seen.whole_replay.needed) == (
+        0.0,
+        None,
+        None,
+    )
+    assert warnings(seen) == []
+
+
+def test_a_null_block_is_one_trial_of_the_endpoints_rules() -> None:
+    found = analysed(PLAN, pairs(*[False] * 6), _null_block())
+    assert found.endpoint is not None
+    assert found.headline is not None
+    assert (found.endpoint.count, found.headline.count, found.headline.detectable_percent) == (1, 1, None)
+    known = (0.0, 0.975) if found.endpoint.promoted == 0 else (0.025, 1.0)
+    assert found.endpoint.interval == pytest.approx(known)
+    assert judge_null(found) is None
+
+
+def _other(**changed: Any) -> Callable[[Start], Start]:
+    return lambda good: dataclasses.replace(good, record=record(**changed))
+
+
+def _rank(**changed: Any) -> Callable[[Start], Start]:
+    value: dict[str, Any] = json.loads(RECORD.read_bytes())
+    return _other(ranks=[value["ranks"][0] | changed])
+
+
+def _graphs(model: str, **changed: Any) -> Callable[[Start], Start]:
+    value: dict[str, Any] = json.loads(RECORD.read_bytes())
+    graphs = [graph | changed if graph["model"] == model else graph for graph in value["ranks"][0]["graphs"]]
+    return _rank(graphs=graphs)
+
+
+def _good() -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(RECORD.read_bytes())
+    return value
+
+
+MUTANTS: list[tuple[str, Callable[[Start], Start]]] = [
+    ("same-request", _other(request=_good()["request"] | {"lane": "xpu"})),
+    ("same-engine", _other(versions=_good()["versions"] | {"torch": "0"})),
+    ("sole-treatment", _other(environment=_good()["environment"] | {FLAG: "1"})),
+    ("whole-generation", _other(cached_tokens=16)),
+    ("topology-frozen", _graphs("target", graphs=48)),
+    ("drafts-captured", _graphs("draft", graphs=99)),
+    ("second-is-stock", _rank(candidate=_good()["ranks"][0]["candidate"] | {"flag": True})),
+    ("drafts-accepted", _other(acceptance=_good()["acceptance"] | {"drafts": _good()["acceptance"]["drafts"] + 1})),
+    ("attention-equal", _rank(attention=_good()["ranks"][0]["attention"] | {"sha256": "f" * 64})),
+]
+
+
+def _token(good: Start) -> Start:
+    ids = list(good.record.token_ids)
+    ids[7] += 1
+    return dataclasses.replace(good, record=record(token_ids=ids, token_sha256=token_digest(ids)))
+
+
+MUTANTS.append(("tokens-equal", _token))
+
+
+def test_every_rule_of_exactness_has_a_mutant() -> None:
+    """But for the first start's own class, which stands for all of them."""
+    assert {rule for rule, _ in MUTANTS} == EXACTNESS.keys() - {"control-is-stock"}
+
+
+@pytest.mark.parametrize(("rule", "change"), MUTANTS, ids=[rule for rule, _ in MUTANTS])
+def test_a_control_that_differs_is_refused(rule: str, change: Callable[[Start], Start]) -> None:
+    starts = [start(number) for number in range(12)]
+    starts[5] = change(starts[5])
+    found = analysed(PLAN, starts)
+    assert found.against[rule].startswith("start 5: ")
+    assert judge_null(found) is not None
+
+
+def test_a_first_start_that_is_no_control_is_refused() -> None:
+    starts = [start(number) for number in range(12)]
+    starts[0] = _rank(candidate=_good()["ranks"][0]["candidate"] | {"flag": True})(starts[0])
+    assert "control-is-stock" in analysed(PLAN, starts).against
+
+
+def test_what_is_missing_is_unusable() -> None:
+    starts = [start(number) for number in range(12)]
+    with pytest.raises(UnusableEvidenceError, match="11 starts; expected 12"):
+        analysed(PLAN, starts[1:])
+    for profile in (
+        ArmProfile((), "rank0.json: torn", {}, starts[0].profile.maxima),
+        ArmProfile((), None, {"x": "rank 0 sample 1: bad"}, starts[0].profile.maxima),
+        ArmProfile((), None, {}, {}),
+    ):
+        with pytest.raises(UnusableEvidenceError):
+            analysed(PLAN, [*starts[1:], dataclasses.replace(starts[0], profile=profile)])
+
+
+# The statistics
+
+
+@pytest.mark.parametrize(
+    ("successes", "count", "low", "high"),
+    [
+        (0, 1, 0.0, 0.975),
+        (1, 1, 0.025, 1.0),
+        (0, 10, 0.0, 0.30850),
+        (3, 6, 0.11812, 0.88188),
+        (2, 10, 0.02521, 0.55610),
+    ],
+)
+def test_the_exact_interval_of_a_rate(successes: int, count: int, low: float, high: float) -> None:
+    """Against published tables of Clopper and Pearson."""
+    assert binomial_interval(successes, count, 0.95) == pytest.approx((low, high), abs=1e-5)
+
+
+@pytest.mark.parametrize(("successes", "count"), [(-1, 3), (4, 3), (0, 0)])
+def test_a_rate_of_nothing_is_refused(successes: int, count: int) -> None:
+    with pytest.raises(ValueError, match="expected 0 to as many as were tried"):
+        binomial_interval(successes, count, 0.95)
+
+
+def test_more_values_find_less_and_a_bound_is_kept() -> None:
+    few, many = (detectable(stdev=0.01, count=count, confidence=0.95, power=0.8) for count in (3, 30))
+    assert many < few
+    assert count_needed(stdev=0.01, excess=few, confidence=0.95, power=0.8, most=100) == 3
+    assert count_needed(stdev=0.01, excess=1e-6, confidence=0.95, power=0.8, most=1000) is None
+    assert count_needed(stdev=0.01, excess=1.0, confidence=0.95, power=0.8, most=1000) == 2

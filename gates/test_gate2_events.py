@@ -11,79 +11,70 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_laguna.evidence.diagnostic import NOTICE
 from pytest_laguna.evidence.event_analysis import EventAnalysis
-from pytest_laguna.fixtures import Prove
-from pytest_laguna.own_analysis import clause_finding
-from pytest_laguna.verdict import JSON, raise_verdict
-
-
-def show(prove: Prove, analysis: EventAnalysis, clause: str, statement: str, **observed: JSON) -> None:
-    """Prove a clause by its rules, or raise what they found."""
-    finding = clause_finding(analysis, clause)
-    if finding is not None:
-        verdict, reason = finding
-        raise_verdict(verdict, f"{reason} ({NOTICE})")
-    rules: dict[str, JSON] = {
-        rule: result.reason or str(result.verdict) for rule, result in analysis.clauses[clause].items()
-    }
-    prove(f"{statement} ({NOTICE})", rules=rules, **observed)
+from pytest_laguna.fixtures import Prove, prove_clause
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("identity-exact")
 def test_source_binary_model_and_environment_identity_is_exact(prove: Prove, event_profile: EventAnalysis) -> None:
     """What ran is what was frozen, and stayed it."""
-    show(prove, event_profile, "identity-exact", "engine, sources, models and mapped binaries are the frozen ones")
+    prove_clause(
+        prove, event_profile, "identity-exact", "engine, sources, models and mapped binaries are the frozen ones"
+    )
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("cards-idle")
 def test_the_cards_are_idle_before_and_after_every_arm(prove: Prove, event_profile: EventAnalysis) -> None:
     """Nobody holds them, their memory is back, no worker is left."""
-    show(prove, event_profile, "cards-idle", "the cards were idle before the first arm and after each")
+    prove_clause(prove, event_profile, "cards-idle", "the cards were idle before the first arm and after each")
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("host-within-limits")
 def test_the_host_stays_within_its_limits(prove: Prove, event_profile: EventAnalysis) -> None:
     """Around every arm."""
-    show(prove, event_profile, "host-within-limits", "the host stayed within the campaign's limits")
+    prove_clause(prove, event_profile, "host-within-limits", "the host stayed within the campaign's limits")
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("arms-fresh")
 def test_each_arm_is_one_cold_generation_in_a_fresh_process(prove: Prove, event_profile: EventAnalysis) -> None:
     """In their order; no warm-up and no retry."""
-    show(prove, event_profile, "arms-fresh", "fresh processes made one cold generation each and ended by themselves")
+    prove_clause(
+        prove, event_profile, "arms-fresh", "fresh processes made one cold generation each and ended by themselves"
+    )
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("cache-cold")
 def test_no_token_comes_from_a_cache(prove: Prove, event_profile: EventAnalysis) -> None:
     """cached_tokens is 0."""
-    show(prove, event_profile, "cache-cold", "cached_tokens is 0 in every arm")
+    prove_clause(prove, event_profile, "cache-cold", "cached_tokens is 0 in every arm")
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("tokens-identical")
 def test_tokens_and_text_are_those_of_the_teacher(prove: Prove, event_profile: EventAnalysis) -> None:
     """Bit for bit: the instrument changes nothing."""
-    show(prove, event_profile, "tokens-identical", "tokens and text of every arm are those of q1 bit by bit")
+    prove_clause(prove, event_profile, "tokens-identical", "tokens and text of every arm are those of q1 bit by bit")
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("topology-unchanged")
 def test_the_graphs_topology_is_the_derived_one_on_every_rank(prove: Prove, event_profile: EventAnalysis) -> None:
     """Derived from the model's configuration before anything ran."""
-    show(prove, event_profile, "topology-unchanged", "every rank captured the derived graphs and breaks in their order")
+    prove_clause(
+        prove, event_profile, "topology-unchanged", "every rank captured the derived graphs and breaks in their order"
+    )
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("profile-complete")
 def test_every_rank_has_its_one_whole_profile(prove: Prove, event_profile: EventAnalysis) -> None:
     """One event before the first callback and one after each, on one stream, adjacent and of the planned kinds."""
-    show(
+    prove_clause(
         prove,
         event_profile,
         "profile-complete",
@@ -96,7 +87,7 @@ def test_every_rank_has_its_one_whole_profile(prove: Prove, event_profile: Event
 @pytest.mark.clause("closure-bound")
 def test_the_closure_binds_every_file_of_the_checks(prove: Prove, event_profile: EventAnalysis) -> None:
     """By digest, and nothing was generated beyond the arms."""
-    show(prove, event_profile, "closure-bound", "the closure binds every file that is looked at")
+    prove_clause(prove, event_profile, "closure-bound", "the closure binds every file that is looked at")
 
 
 @pytest.mark.gate(2)
@@ -104,7 +95,7 @@ def test_the_closure_binds_every_file_of_the_checks(prove: Prove, event_profile:
 def test_the_instrument_is_tried_as_planned(prove: Prove, event_profile: EventAnalysis) -> None:
     """Where the campaign tries it, the replay with events is within the limit; else its fitness is unmeasured."""
     figures = event_profile.fitness_figures
-    show(
+    prove_clause(
         prove,
         event_profile,
         "instrument-fit",
@@ -118,7 +109,7 @@ def test_the_instrument_is_tried_as_planned(prove: Prove, event_profile: EventAn
 def test_the_decision_rule_is_applied_to_the_slowest_rank(prove: Prove, event_profile: EventAnalysis) -> None:
     """Chosen by its total; the category sums are its own."""
     chosen = event_profile.selected
-    show(
+    prove_clause(
         prove,
         event_profile,
         "decision",

@@ -12,112 +12,105 @@ from __future__ import annotations
 import pytest
 
 from pytest_laguna.evidence.diagnostic import Diagnosis
-from pytest_laguna.fixtures import Prove
-from pytest_laguna.own_analysis import clause_finding
-from pytest_laguna.verdict import JSON, raise_verdict
-
-
-def show(prove: Prove, diagnosis: Diagnosis, clause: str, statement: str, **observed: JSON) -> None:
-    """Prove a clause by its rules, or raise what they found."""
-    finding = clause_finding(diagnosis, clause)
-    if finding is not None:
-        verdict, reason = finding
-        raise_verdict(verdict, f"{reason} ({diagnosis.notice})")
-    rules: dict[str, JSON] = {
-        rule: result.reason or str(result.verdict) for rule, result in diagnosis.clauses[clause].items()
-    }
-    prove(f"{statement} ({diagnosis.notice})", rules=rules, **observed)
+from pytest_laguna.fixtures import Prove, prove_clause
+from pytest_laguna.verdict import JSON
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("identity-exact")
 def test_source_binary_model_environment_and_flag_identity_is_exact(prove: Prove, diagnosis: Diagnosis) -> None:
     """What ran is what was frozen, and stayed it."""
-    show(prove, diagnosis, "identity-exact", "engine, sources, models and mapped binaries are the frozen ones")
+    prove_clause(prove, diagnosis, "identity-exact", "engine, sources, models and mapped binaries are the frozen ones")
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("cards-idle")
 def test_the_cards_are_idle_before_and_after_every_run(prove: Prove, diagnosis: Diagnosis) -> None:
     """Nobody holds them, their memory is back, no worker is left."""
-    show(prove, diagnosis, "cards-idle", "the cards were idle before the first run and after each")
+    prove_clause(prove, diagnosis, "cards-idle", "the cards were idle before the first run and after each")
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("host-within-limits")
 def test_the_host_stays_within_its_limits(prove: Prove, diagnosis: Diagnosis) -> None:
     """Around every run."""
-    show(prove, diagnosis, "host-within-limits", "the host stayed within the campaign's limits")
+    prove_clause(prove, diagnosis, "host-within-limits", "the host stayed within the campaign's limits")
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("parity-packets")
 def test_attention_is_bitwise_equal_on_every_card(prove: Prove, diagnosis: Diagnosis) -> None:
     """Selector off against selector on, for every verification length and both kinds of attention."""
-    show(prove, diagnosis, "parity-packets", "attention outputs and caches are equal byte by byte on every card")
+    prove_clause(
+        prove, diagnosis, "parity-packets", "attention outputs and caches are equal byte by byte on every card"
+    )
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("arms-fresh")
 def test_each_arm_is_one_cold_generation_in_a_fresh_process(prove: Prove, diagnosis: Diagnosis) -> None:
     """q1, eager, graph-control, graph-candidate, in that order; no warm-up and no retry."""
-    show(prove, diagnosis, "arms-fresh", "four fresh processes made one cold generation each and ended by themselves")
+    prove_clause(
+        prove, diagnosis, "arms-fresh", "four fresh processes made one cold generation each and ended by themselves"
+    )
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("cache-cold")
 def test_no_token_comes_from_a_cache(prove: Prove, diagnosis: Diagnosis) -> None:
     """cached_tokens is 0."""
-    show(prove, diagnosis, "cache-cold", "cached_tokens is 0 in every arm")
+    prove_clause(prove, diagnosis, "cache-cold", "cached_tokens is 0 in every arm")
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("tokens-identical")
 def test_tokens_are_bitwise_identical(prove: Prove, diagnosis: Diagnosis) -> None:
     """Between the pairs of arms for which the campaign requires it; the others are reported."""
-    show(prove, diagnosis, "tokens-identical", "tokens and text are equal bit by bit where that is required")
+    prove_clause(prove, diagnosis, "tokens-identical", "tokens and text are equal bit by bit where that is required")
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("drafts-bounded")
 def test_draft_depth_is_unchanged_and_acceptance_bounded(prove: Prove, diagnosis: Diagnosis) -> None:
     """Equal depth, and acceptance rates that differ by at most the campaign's bound."""
-    show(prove, diagnosis, "drafts-bounded", "draft depth is equal and acceptance is within its bounds")
+    prove_clause(prove, diagnosis, "drafts-bounded", "draft depth is equal and acceptance is within its bounds")
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("topology-unchanged")
 def test_the_graphs_topology_is_the_derived_one_on_every_rank(prove: Prove, diagnosis: Diagnosis) -> None:
     """Derived from the model's configuration before anything ran."""
-    show(prove, diagnosis, "topology-unchanged", "every rank captured the derived graphs and breaks in their order")
+    prove_clause(
+        prove, diagnosis, "topology-unchanged", "every rank captured the derived graphs and breaks in their order"
+    )
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("sole-treatment")
 def test_the_flag_is_the_sole_treatment(prove: Prove, diagnosis: Diagnosis) -> None:
     """The graph arms differ in it and in arm-local paths."""
-    show(prove, diagnosis, "sole-treatment", "the graph arms differ in the flag and in arm-local paths only")
+    prove_clause(prove, diagnosis, "sole-treatment", "the graph arms differ in the flag and in arm-local paths only")
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("selector-proven")
 def test_every_rank_proves_which_backend_ran(prove: Prove, diagnosis: Diagnosis) -> None:
     """Stock classes with the flag off, the candidate's with one state a layer with it on."""
-    show(prove, diagnosis, "selector-proven", "every rank ran the backend that its flag selects")
+    prove_clause(prove, diagnosis, "selector-proven", "every rank ran the backend that its flag selects")
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("replay-samples")
 def test_every_rank_of_both_graph_arms_has_its_samples(prove: Prove, diagnosis: Diagnosis) -> None:
     """All of them, consistent in themselves, of one batch and one topology."""
-    show(prove, diagnosis, "replay-samples", "every rank of both graph arms has its profiled replays")
+    prove_clause(prove, diagnosis, "replay-samples", "every rank of both graph arms has its profiled replays")
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("view-preparations")
 def test_every_replay_prepares_views_exactly_as_derived(prove: Prove, diagnosis: Diagnosis) -> None:
     """One forward preparation a layer, none for the update, and hits without builds in the candidate."""
-    show(prove, diagnosis, "view-preparations", "every replay prepared views as often as derived")
+    prove_clause(prove, diagnosis, "view-preparations", "every replay prepared views as often as derived")
 
 
 @pytest.mark.gate(2)
@@ -125,7 +118,7 @@ def test_every_replay_prepares_views_exactly_as_derived(prove: Prove, diagnosis:
 def test_the_six_timing_gates(prove: Prove, diagnosis: Diagnosis) -> None:
     """Where timing decides, all must pass; elsewhere they are reported with what the published rules would say."""
     gates: dict[str, JSON] = {name: gate.canonical() for name, gate in (diagnosis.timing or {}).items()}
-    show(
+    prove_clause(
         prove,
         diagnosis,
         "timing",

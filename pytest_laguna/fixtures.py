@@ -18,15 +18,15 @@ from pytest_laguna.campaign import Campaign, Lane
 from pytest_laguna.card_process import CardProcess
 from pytest_laguna.engine_run import EngineRun
 from pytest_laguna.evidence import endpoint_reader, event_analysis, files, root
-from pytest_laguna.evidence.diagnostic import DIRECTORY, Diagnosis
+from pytest_laguna.evidence.diagnostic import DIRECTORY, NOTICE, Diagnosis
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.evidence.event_analysis import EventAnalysis
 from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine.command import new_token
-from pytest_laguna.own_analysis import own_analysis, read_attempted
+from pytest_laguna.own_analysis import clause_finding, own_analysis, read_attempted
 from pytest_laguna.precondition import Gate
 from pytest_laguna.rehearsal import Rehearsal
-from pytest_laguna.verdict import JSON, NotProvenError
+from pytest_laguna.verdict import JSON, NotProvenError, raise_verdict
 
 GATE = pytest.StashKey[Gate]()
 """What the session has settled; in the configuration's stash."""
@@ -86,6 +86,31 @@ def prove(request: pytest.FixtureRequest) -> Prove:
     """Record the proof of the test's clause; a gate's test that passes without one is NOT_PROVEN."""
     item: pytest.Item = request.node
     return _Prove(request.config.stash[ATTEMPT], item.nodeid, item.stash[CLAUSE])
+
+
+def prove_clause(
+    prove: Prove, analysis: Diagnosis | EventAnalysis, clause: str, statement: str, **observed: JSON
+) -> None:
+    """Prove a clause of gate 2 by the rules of its analysis, which are written down with what each came to.
+
+    Args:
+        prove: the test's.
+        analysis: of everything that ran.
+        clause: the test's.
+        statement: what its rules show, where all of them hold.
+        observed: what else is written down.
+
+    Raises:
+        Exception: as ``raise_verdict``, where a rule does not hold.
+    """
+    finding = clause_finding(analysis, clause)
+    if finding is not None:
+        verdict, reason = finding
+        raise_verdict(verdict, f"{reason} ({NOTICE})")
+    rules: dict[str, JSON] = {
+        rule: result.reason or str(result.verdict) for rule, result in analysis.clauses[clause].items()
+    }
+    prove(f"{statement} ({NOTICE})", rules=rules, **observed)
 
 
 @pytest.fixture(scope="session")

@@ -53,6 +53,22 @@ def test_the_analysis_says_what_was_found_and_no_more(passed: EventProject) -> N
         assert (record["network"] is not None) == (analysis["network_isolated"] is True)
 
 
+def test_two_ranks_have_a_profile_each_with_collectives_between_their_graphs(tmp_path: Path) -> None:
+    project = EventProject(tmp_path)
+    project.both_gates(CARD, CARD + 1)
+    assert project.second.returncode == 0, project.second.stdout + project.second.stderr
+    analysis = json.loads((project.events / "analysis.json").read_bytes())
+    totals = analysis["rank_total_ns"]
+    assert totals.keys() == {"0", "1"}
+    selected = analysis["selected"]
+    assert totals[str(selected["rank"])] == max(totals.values())
+    assert {"graph", "attention", "collective"} == selected["category_ns"].keys()
+    assert [len(layer) for layer in selected["ranges"]["layers"]] == [6] * 8
+    bound = json.loads((project.events / "closure.json").read_bytes())["files"]
+    assert {f"arms/graph-event/profile/rank{rank}.json" for rank in range(2)} <= bound.keys()
+    assert analysis["fitness"] == "unmeasured"
+
+
 def test_what_ends_it_before_its_first_arm_is_named(tmp_path: Path) -> None:
     project = EventProject(tmp_path, prompt='"no-such"')
     project.both_gates()

@@ -16,9 +16,9 @@ from pytest_laguna.analysis.endpoint.campaign_rules import PHASE_1_LEGS
 from pytest_laguna.analysis.endpoint.clauses import CLAUSES as ENDPOINT_CLAUSES
 from pytest_laguna.analysis.endpoint.clauses import judge_clauses
 from pytest_laguna.analysis.endpoint.identity import judge_identity
+from pytest_laguna.analysis.endpoint.surroundings import Surroundings, judge_surroundings
 from pytest_laguna.analysis.event_diagnosis import analyse_events
 from pytest_laguna.analysis.findings import Finding, decide
-from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.analysis.null_timing import Start, analyse_null, judge_null, null_figures
 from pytest_laguna.analysis.process import judge_cleanliness
 from pytest_laguna.analysis.replay_checks import CONTAINMENT, preparation_checks
@@ -33,10 +33,9 @@ from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.diagnostic import DIRECTORY, NOTICE, Comparison, Diagnosis
 from pytest_laguna.evidence.diagnostic_evidence import present
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, leg_name, leg_sequence
+from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, leg_name
 from pytest_laguna.evidence.endpoint_reader import EndedLeg, EndpointEvidence
 from pytest_laguna.evidence.files import printable
-from pytest_laguna.evidence.idle import IdleRecord
 from pytest_laguna.evidence.leased_cards import LeaseStart
 from pytest_laguna.evidence.machine import read_machine
 from pytest_laguna.evidence.rehearsal import (
@@ -369,22 +368,19 @@ def _endpoint_identity(attempted: Attempted, place: Path, evidence: EndpointEvid
 
 
 def _endpoint_idle(attempted: Attempted, place: Path, evidence: EndpointEvidence) -> Finding | None:
-    """The cards before and after every leg, whether or not it left a record; no leg starts on cards that are busy."""
-    requirement = attempted.campaign.lane_settings(attempted.start.lane).idle
-    sequences = [leg.request.sequence for leg in evidence.legs] + [*map(leg_sequence, evidence.ended)]
-    found: dict[str, Finding | None] = {}
-    for sequence in sorted(sequences):
-        for phase in reader.PHASES:
-            path = reader.idle_file(place, sequence, phase)
-            if not path.exists():
-                found[path.name] = (Verdict.NOT_PROVEN, "there is none")
-                continue
-            record = read_model(path, IdleRecord)
-            if (record.phase, record.cards) != (phase, attempted.cards):
-                found[path.name] = (Verdict.VOID, f"looks at {record.cards} {record.phase}; expected the leased cards")
-            elif (finding := judge_idle(record, requirement))[0] is not Verdict.PASS:
-                found[path.name] = finding
-    return _against(found) if evidence.legs else (Verdict.NOT_PROVEN, "no leg left a record")
+    """What was seen of cards and host around every leg, whether or not it left a record."""
+    if attempted.lease is None:
+        return Verdict.NOT_PROVEN, "no lease is recorded"
+    settings = attempted.campaign.lane_settings(attempted.start.lane)
+    legs = {leg_name(leg.request.sequence, leg.request.leg): (leg.started, leg.ended) for leg in evidence.legs}
+    seen = Surroundings(
+        lease=attempted.lease,
+        leased=read_machine(attempted.directory / root.EVIDENCE).before,
+        idle=settings.idle,
+        host=settings.host,
+        legs=[reader.read_surroundings(place, name, legs.get(name)) for name in sorted({*legs, *evidence.ended})],
+    )
+    return judge_surroundings(seen)
 
 
 def _against(found: Mapping[str, Finding | None]) -> Finding | None:

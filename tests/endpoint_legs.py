@@ -277,10 +277,12 @@ def _utc(sequence: int, minute: int) -> str:
 
 
 def _rows(start: Start, sequence: int) -> list[dict[str, Any]]:
-    rows, sent = [], 0
+    rows, sent, pace = [], 0, _later_pace(start)
     for row, rate in zip(TEACHER.rows, start.rates, strict=True):
         count = len(row.token_ids)
-        arrival = [200_000_000 + round(token * 100_000_000_000 / rate / 99) for token in range(count)]
+        interval = 100_000_000_000 / rate / 99
+        steps = [min(token, 99) + max(token - 99, 0) * pace for token in range(count)]
+        arrival = [200_000_000 + round(step * interval) for step in steps]
         rows.append({
             "index": row.prompt_index,
             "prompt_id": row.prompt_id,
@@ -308,6 +310,18 @@ def _rows(start: Start, sequence: int) -> list[dict[str, Any]]:
         })
         sent += arrival[-1] + 2000
     return rows
+
+
+def _later_pace(start: Start) -> float:
+    """How long an interval after a row's first 99 is, against those: so that all rows take the decode time together.
+
+    Where the first ones alone take longer the leg says what cannot be, and all its intervals are alike.
+    """
+    seconds = [100 / rate / 99 for rate in start.rates]
+    first = sum(99 * one for one in seconds)
+    later = sum((len(row.token_ids) - 100) * one for row, one in zip(TEACHER.rows, seconds, strict=True))
+    pace = (start.cycle_ms * start.drafts / 1000 - first) / later
+    return pace if pace > 0 else 1.0
 
 
 def _server(sequence: int, nonce: str) -> dict[str, Any]:
@@ -338,7 +352,12 @@ def _rank(rank: int, sequence: int, variables: dict[str, str], drafts: int) -> d
         "start_ticks": 6000 + 10 * sequence + rank,
         "model_runner": "vllm.v1.worker.gpu_model_runner.GPUModelRunner",
         "versions": {"vllm": "0.32.0"},
-        "variables": {**variables, "LAGUNA_RANK_STATES": f"/legs/{sequence}", "PYTHONHASHSEED": "0"},
+        "variables": {
+            **variables,
+            "LAGUNA_RANK_STATES": f"/legs/{sequence}",
+            "LAGUNA_RANK_PIPES": f"/pipes/{sequence}",
+            "PYTHONHASHSEED": "0",
+        },
         "graphs": [
             {
                 "model": "target",

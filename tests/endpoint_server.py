@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -133,7 +134,7 @@ def stream(values: Iterable[dict[str, Any]]) -> list[bytes]:
     return [*map(data, values), data("[DONE]")]
 
 
-def metrics(model: str, rows: int, tokens: int) -> str:
+def metrics(model: str, rows: int, tokens: int, hits: int = 0) -> str:
     label = f'engine="0",model_name="{model}"'
     values = {
         "request_decode_time_seconds_count": rows,
@@ -141,7 +142,7 @@ def metrics(model: str, rows: int, tokens: int) -> str:
         "prompt_tokens_total": 2 * rows,
         "generation_tokens_total": tokens,
         "prefix_cache_queries_total": 0,
-        "prefix_cache_hits_total": 0,
+        "prefix_cache_hits_total": hits,
         "external_prefix_cache_queries_total": 0,
         "external_prefix_cache_hits_total": 0,
         "prompt_tokens_cached_total": 0,
@@ -170,16 +171,27 @@ class Program:
         if path == "/metrics" and self.mode == "html-metrics":
             return [response("<html>log in first</html>", "text/html")]
         if path == "/metrics":
+            if self.mode == "forks-after" and self.rows and os.fork() == 0:
+                while True:  # ends with its parent: by the signal that this is sent too
+                    time.sleep(3600)
             # A server that was warm before the leg asked for anything.
             extra = 1 if self.mode == "warm" else 0
-            text = metrics(self.model, self.rows + extra, len(TOKENS) * (self.rows + extra))
+            hits = 2 * self.rows if self.mode == "warm-cache" else 0
+            text = metrics(self.model, self.rows + extra, len(TOKENS) * (self.rows + extra), hits)
+            if self.mode == "lying-counter" and self.rows:
+                text = re.sub(r"(request_decode_time_seconds_count\{[^}]*\}) \d+", r"\1 7", text)
             return [response(text, "text/plain; version=0.0.4; charset=utf-8")]
+        if path == "/reset_prefix_cache":
+            # As vLLM does: the status says yes, and the cache stays as it is.
+            return [response('{"success": false}')]
         assert (method, path) == ("POST", "/v1/chat/completions")
         return self.row(json.loads(body))
 
     def row(self, request: dict[str, Any]) -> Iterable[bytes]:
         assert request["model"] == self.alias
-        pieces = stream(events(f"{self.alias}-{self.rows:02d}", self.model))
+        cached = 2 if self.mode == "warm-cache" else 0
+        usage: dict[str, Any] = {"prompt_tokens_details": {"cached_tokens": cached}}
+        pieces = stream(events(f"{self.alias}-{self.rows:02d}", self.model, **usage))
         wrong, self.rows = self.rows == ROWS_BEFORE_IT_GOES_WRONG, self.rows + 1
         if wrong and self.mode == "html":
             yield response("<html>come back later</html>", "text/html")
@@ -237,11 +249,11 @@ def write_state(directory: Path, moment: str, flag: str) -> None:
     part.rename(directory / f"rank-0-{moment}.json")
 
 
-def report(directory: Path) -> None:
+def report(directory: Path, pipes: Path) -> None:
     write_state(directory, "captured", os.environ["FLAG"])
 
     def wait() -> None:
-        with (directory / "rank-0.ask").open("rb"):
+        with (pipes / "rank-0.ask").open("rb"):
             write_state(directory, "served", os.environ["FLAG"])
 
     threading.Thread(target=wait, daemon=True).start()
@@ -264,7 +276,7 @@ def main(mode: str, port: str, model: str, alias: str) -> None:
         leave_a_worker()
     signal.signal(signal.SIGINT, lambda *_: os._exit(0))
     if mode != "silent-ranks":
-        report(Path(os.environ["LAGUNA_RANK_STATES"]))
+        report(Path(os.environ["LAGUNA_RANK_STATES"]), Path(os.environ["LAGUNA_RANK_PIPES"]))
     if mode != "never-ready":
         EndpointServer(Program(mode, model, alias).answer, int(port)).serve()
     time.sleep(3600)

@@ -12,11 +12,13 @@ import pydantic
 
 from pytest_laguna.endpoint.client import Question, request_name, stream_name
 from pytest_laguna.endpoint.facts import Observed, declare
-from pytest_laguna.endpoint.leg import END, METRICS_AFTER, METRICS_BEFORE, RANKS, REQUEST
+from pytest_laguna.endpoint.leg import END, METRICS_AFTER, METRICS_BEFORE, RANKS, RECORD, REQUEST
 from pytest_laguna.endpoint.metrics import read_counters
 from pytest_laguna.endpoint.suite import Suite
 from pytest_laguna.endpoint.transport import ANSWER_LIMIT_BYTES, Read
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.endpoint_reader import require_end
+from pytest_laguna.evidence.leased_cards import HOST, PROCESS
 from pytest_laguna.evidence.leg import (
     Counters,
     FinalGate,
@@ -34,7 +36,7 @@ from pytest_laguna.verdict import UnusableEvidenceError
 
 
 def require_kept(directory: Path, record: LegRecord, suite: Suite) -> None:
-    """Hold a leg's record against its own files.
+    """Hold a leg's record against its own files, which are those that a leg leaves and no others.
 
     Args:
         directory: the leg's.
@@ -45,10 +47,26 @@ def require_kept(directory: Path, record: LegRecord, suite: Suite) -> None:
         UnusableEvidenceError: a file is missing or is not what its name says, or the record says something else.
     """
     try:
+        _require_no_other(directory, record)
         _require_equal(record, _derive(directory, record, suite))
+        require_end(directory, record.end)
     except UnusableEvidenceError as error:
         message = f"{directory.name}: {error}"
         raise UnusableEvidenceError(message) from error
+
+
+def _require_no_other(directory: Path, record: LegRecord) -> None:
+    """A file that no leg leaves was put there by somebody, and what it stands for nobody can say."""
+    expected = {REQUEST, RECORD, END, METRICS_BEFORE, METRICS_AFTER, PROCESS, HOST, "stdout.log", "stderr.log", RANKS}
+    for row in record.rows:
+        expected |= {request_name(row.index), stream_name(row.index)}
+    for states, moment in _moments(record):
+        expected |= {f"{RANKS}/{state_name(state.rank, moment)}" for state in states}
+    there = {path.relative_to(directory).as_posix() for path in directory.rglob("*")}
+    other = sorted(there - expected)
+    if other:
+        message = f"{other[0]}: no file that a leg leaves; expected none but the leg's own"
+        raise UnusableEvidenceError(message)
 
 
 def _require_equal(record: LegRecord, derived: LegRecord) -> None:

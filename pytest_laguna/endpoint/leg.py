@@ -188,12 +188,11 @@ class _Leg:
         place, request = self._place, self._request
         names = (request.model, self._nonce)
         argv = server_argv(str(place.interpreter), request.engine_arguments, names, place.port)
-        variables = request.variables | self._ranks.variables
         process: ProcessRecord | None = None
         try:
             with (
-                self._ranks.pipes(),
-                place.start(argv, variables, self._directory, place.bounds.deadline_seconds) as server,
+                self._ranks.pipes() as told,
+                place.start(argv, request.variables | told, self._directory, place.bounds.deadline_seconds) as server,
             ):
                 try:
                     served = self._serve(server, argv)

@@ -11,13 +11,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.leg import RankState
-from pytest_laguna.evidence.rank_files import VARIABLE, pipe_name, state_name
+from pytest_laguna.evidence.rank_files import PIPES, VARIABLE, pipe_name, state_name
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import UnusableEvidenceError
 
@@ -33,24 +35,27 @@ class Ranks:
     def __init__(self, directory: Path, count: int) -> None:
         self._directory = directory
         self._count = count
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """What tells a server's ranks where to write."""
-        return {VARIABLE: str(self._directory)}
+        self._pipes: Path | None = None
 
     @contextlib.contextmanager
-    def pipes(self) -> Iterator[None]:
-        """Make the directory and the pipes, and remove the pipes at the end: evidence is regular files."""
+    def pipes(self) -> Iterator[dict[str, str]]:
+        """Make the directory of the states, and the pipes in one of their own, which is gone afterwards.
+
+        The pipes are no evidence, and lie outside it: a manifest takes regular files, also of a leg that was killed.
+
+        Yields:
+            The variables that tell a server's ranks where both are.
+        """
         self._directory.mkdir(mode=files.PRIVATE_DIRECTORY)
-        pipes = [self._directory / pipe_name(rank) for rank in range(self._count)]
+        pipes = Path(tempfile.mkdtemp(prefix="laguna-ranks-"))
+        self._pipes = pipes
         try:
-            for pipe in pipes:
-                os.mkfifo(pipe, files.PRIVATE_FILE)
-            yield
+            for rank in range(self._count):
+                os.mkfifo(pipes / pipe_name(rank), files.PRIVATE_FILE)
+            yield {VARIABLE: str(self._directory), PIPES: str(pipes)}
         finally:
-            for pipe in pipes:
-                pipe.unlink(missing_ok=True)
+            self._pipes = None
+            shutil.rmtree(pipes, ignore_errors=True)
 
     def captured(self) -> list[RankState]:
         """Every rank's first state.
@@ -70,26 +75,30 @@ class Ranks:
 
         Raises:
             UnusableEvidenceError: a rank does not wait to be asked, does not answer in its time, or not in its form.
+            ValueError: outside the block of ``pipes``.
         """
+        if self._pipes is None:
+            raise ValueError("there are no pipes; expected to be asked while they are there")
         end = time.monotonic() + ANSWER_SECONDS
         for rank in range(self._count):
-            self._wake(rank, end)
+            self._wake(rank, self._pipes / pipe_name(rank), end)
         for rank in range(self._count):
             while not (self._directory / state_name(rank, "served")).exists() and time.monotonic() < end:
                 time.sleep(_POLL_SECONDS)
         return [self._read(rank, "served") for rank in range(self._count)]
 
-    def _wake(self, rank: int, end: float) -> None:
+    @staticmethod
+    def _wake(rank: int, pipe: Path, end: float) -> None:
         """Open a rank's pipe, on which it may be about to wait."""
         while True:
             try:
-                os.close(os.open(self._directory / pipe_name(rank), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+                os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
             except OSError as error:
                 if error.errno == errno.ENXIO and time.monotonic() < end:
                     time.sleep(_POLL_SECONDS)
                     continue
                 reason = "nobody waits there" if error.errno == errno.ENXIO else error.strerror
-                message = f"{pipe_name(rank)}: {reason}; expected rank {rank} of the server to wait to be asked"
+                message = f"{pipe.name}: {reason}; expected rank {rank} of the server to wait to be asked"
                 raise UnusableEvidenceError(message) from error
             return
 

@@ -66,10 +66,11 @@ def _report_states(lane: str) -> None:
     """Have each rank of a server say what it captured, where the leg wants to know."""
     directory = os.environ.get(rank_files.VARIABLE)
     if directory is not None:
+        pipes = Path(os.environ[rank_files.PIPES])
         from .compat.start_up import after_start_up  # noqa: PLC0415 - imports vLLM
         from .rank_state import report_from_now_on  # noqa: PLC0415 - imports vLLM
 
-        after_start_up(lane, lambda worker: report_from_now_on(worker, Path(directory)))
+        after_start_up(lane, lambda worker: report_from_now_on(worker, Path(directory), pipes))
 
 
 def _plant() -> None:

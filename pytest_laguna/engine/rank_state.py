@@ -22,23 +22,24 @@ from . import arms
 from .captures import captured_graphs
 
 
-def report_from_now_on(worker: Any, directory: Path) -> None:
+def report_from_now_on(worker: Any, directory: Path, pipes: Path) -> None:
     """Write a rank's first state, and have a thread write the second when it is asked.
 
     Args:
         worker: vLLM's, after its start-up.
-        directory: where the leg has made the rank's pipe.
+        directory: where the states go.
+        pipes: where the leg has made the rank's pipe.
 
     Raises:
         FileExistsError: the rank has written its state already.
     """
     _write(worker, directory, "captured")
-    arguments = (worker, directory)
+    arguments = (worker, directory, pipes)
     threading.Thread(target=_answer_once, args=arguments, name=f"rank {worker.rank} state", daemon=True).start()
 
 
-def _answer_once(worker: Any, directory: Path) -> None:
-    with (directory / pipe_name(worker.rank)).open("rb"):  # returns when the leg opens the other end
+def _answer_once(worker: Any, directory: Path, pipes: Path) -> None:
+    with (pipes / pipe_name(worker.rank)).open("rb"):  # returns when the leg opens the other end
         _write(worker, directory, "served")
 
 

@@ -18,11 +18,16 @@ from typing import Annotated, Literal, TypeAlias
 import pydantic
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Teacher, TeacherRow, leg_name
+from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Teacher, TeacherRow, leg_name, leg_sequence
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
+from pytest_laguna.evidence.host import HostAudit
+from pytest_laguna.evidence.idle import IdleRecord
+from pytest_laguna.evidence.leased_cards import HOST, PROCESS
 from pytest_laguna.evidence.leg import LegEnd, LegName, LegRecord, LegRequest
-from pytest_laguna.evidence.schemas import Schema, parse_model, read_model
+from pytest_laguna.evidence.leg_surroundings import LegSurroundings
+from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.schemas import Model, Schema, parse_model, read_model
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 DIRECTORY = "endpoint"
@@ -146,10 +151,28 @@ def read_legs(directory: Path) -> EndpointEvidence:
 
 
 def _ended_leg(place: Path, reason: str) -> EndedLeg:
-    request, end = place / "request.json", place / "end.json"
+    request = place / "request.json"
     if request.exists():
         _require_named(place, read_model(request, LegRequest))
-    return EndedLeg(reason=reason, end=read_model(end, LegEnd) if end.exists() else None)
+    end = _read_if_there(place / "end.json", LegEnd)
+    if end is not None and end.process is not None:
+        require_end(place, end)
+    return EndedLeg(reason=reason, end=end)
+
+
+def require_end(place: Path, end: LegEnd) -> None:
+    """Hold how a leg says that its server ended against the supervisor's own file.
+
+    Args:
+        place: the leg's directory.
+        end: what the leg says.
+
+    Raises:
+        UnusableEvidenceError: the file is not there or not of its form, or says something else.
+    """
+    if read_model(place / PROCESS, ProcessRecord) != end.process:
+        message = f"{PROCESS} in {place.name}: another end of the server than the leg tells; expected the same"
+        raise UnusableEvidenceError(message)
 
 
 def _require_named(place: Path, request: LegRequest) -> None:
@@ -158,6 +181,32 @@ def _require_named(place: Path, request: LegRequest) -> None:
     if place.name != named:
         message = f"{LEGS}/{place.name}: its leg is number {request.sequence}, {request.leg}; expected it in {named}"
         raise UnusableEvidenceError(message)
+
+
+def read_surroundings(directory: Path, name: str, span: tuple[str, str] | None) -> LegSurroundings:
+    """Read what was seen around a leg.
+
+    Args:
+        directory: the endpoint's.
+        name: of the leg's directory.
+        span: when it began and had ended, by its record; None without one.
+
+    Raises:
+        UnusableEvidenceError: something is there and is not of its form.
+    """
+    sequence, place = leg_sequence(name), directory / LEGS / name
+    return LegSurroundings(
+        name=name,
+        served=name in started_legs(directory),
+        before=_read_if_there(idle_file(directory, sequence, "before"), IdleRecord),
+        after=_read_if_there(idle_file(directory, sequence, "after"), IdleRecord),
+        host=_read_if_there(place / HOST, HostAudit),
+        span=span,
+    )
+
+
+def _read_if_there(path: Path, model: type[Model]) -> Model | None:
+    return read_model(path, model) if path.exists() else None
 
 
 def read_plan(directory: Path) -> EndpointPlan:

@@ -307,7 +307,7 @@ class LegFacts(Schema):
     Attributes:
         no_retry: each row was asked once.
         no_warm_up: nothing was generated before the first row.
-        fresh_service: the server was started for this leg, with caches of its own.
+        fresh_service: the server and its ranks were started for this leg.
         no_network: none of its processes had a socket to anywhere but this host.
         no_history: no row carried an earlier one along.
         no_ngram: no proposal came from the text itself.

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 VARIABLE = "LAGUNA_RANK_STATES"
-"""The directory in which each rank of a server leaves its states."""
+"""The directory in which each rank of a server leaves its states: part of the leg's evidence."""
+PIPES = "LAGUNA_RANK_PIPES"
+"""The directory of the ranks' pipes: outside the evidence, which is regular files however a leg ends."""
 
 
 def state_name(rank: int, moment: str) -> str:

@@ -6,8 +6,10 @@ Two legs of the small server, in an attempt that is otherwise as a session leave
 
 from __future__ import annotations
 
+import datetime
 import json
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,23 +18,28 @@ import pytest
 import rfc8785
 
 from pytest_laguna.analysis.endpoint import analyse_endpoint
+from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.campaign import parse_campaign
 from pytest_laguna.endpoint.suite import pin_suite, read_suite
 from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.endpoint_campaign import Teacher, TeacherRow
+from pytest_laguna.evidence.host import HostAudit, HostState, KernelLog, difference
 from pytest_laguna.evidence.schemas import AttemptStart, Earlier, Identity
 from pytest_laguna.own_analysis import derive_endpoint, read_attempted
 from pytest_laguna.protocol import parse_protocol, plan_endpoint
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 from tests import diagnostic_root
-from tests.sealed import idle_record, write_lease
+from tests.sealed import TOKEN, idle_record, write_lease
 from tests.unit.endpoint.test_leg import Case
 
 CAMPAIGNS = Path(__file__).parents[2] / "campaigns"
 CAMPAIGN = (CAMPAIGNS / "laguna-persistent-kv-views-quick.toml").read_bytes()
 QUICK = (CAMPAIGNS / "laguna-persistent-kv-views-quick-endpoint-cpu.toml").read_text()
 CONFIG: dict[str, Any] = {"architectures": ["LagunaForCausalLM"], "num_hidden_layers": 12}
+
+SECONDS_BETWEEN_LEGS = 0.8
+"""In which there is time for the looks at the cards."""
 
 Change = Callable[[Path], object]
 
@@ -60,6 +67,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
         case.leg, case.sequence = leg, sequence  # type: ignore[assignment]
         case.directory = reader.leg_directory(endpoint, sequence, case.leg)
         case.run()
+        time.sleep(SECONDS_BETWEEN_LEGS)
     write_attempt(attempt, [])
     (endpoint / reader.SUITE).write_bytes(case.suite.read_bytes())
     suite = read_suite(case.suite, pin_suite(case.suite))
@@ -120,7 +128,7 @@ def write_attempt(attempt: Path, earlier: list[Earlier]) -> None:
     write_lease(attempt / root.EVIDENCE, idle_record("before"))
 
 
-def derive(ran: Path, place: Path, change: Change) -> Mapping[str, object]:
+def derive(ran: Path, place: Path, change: Change) -> Mapping[str, Finding | None]:
     shutil.copytree(ran, place / "0001")
     change(place / "0001" / root.EVIDENCE / reader.DIRECTORY)
     return derive_endpoint(read_attempted(place / "0001")).clauses
@@ -129,8 +137,108 @@ def derive(ran: Path, place: Path, change: Change) -> Mapping[str, object]:
 def test_the_unchanged_attempt_is_judged(ran: Path, tmp_path: Path) -> None:
     """The small server keeps few rules; here it matters that there is a judgement, and that rows and teacher agree."""
     clauses = derive(ran, tmp_path, lambda _: None)
-    assert clauses["legs-in-order"] is not None
-    assert clauses["teacher-exact"] is None
+    missing = "campaign: legs-complete: block 1 B2 did not run; expected all of 4 legs"
+    assert clauses["legs-in-order"] == (Verdict.NOT_PROVEN, missing)
+    assert clauses["teacher-exact"] == (Verdict.NOT_PROVEN, f"asked of some legs only: {missing}")
+
+
+def surround(endpoint: Path) -> None:
+    """Idle cards and a quiet host around both legs, in the order of what ran; times are those of the legs."""
+    for leg in reader.read_legs(endpoint).legs:
+        sequence, name = leg.request.sequence, leg.request.leg
+        begun, ended = (datetime.datetime.fromisoformat(moment) for moment in (leg.started, leg.ended))
+        looks = {"before": (begun, -0.7, -0.1), "after": (ended, -0.7, -0.1)}
+        for phase in reader.PHASES:
+            moment, *seconds = looks[phase]
+            record = idle_record(phase, looks=[_utc(moment, second) for second in seconds])
+            files.write_new(reader.idle_file(endpoint, sequence, phase), files.canonical_json(record.canonical()))
+        host = _audit(_utc(begun, 0.001), _utc(ended, -0.8))
+        path = reader.leg_directory(endpoint, sequence, name) / "host.json"
+        files.write_new(path, files.canonical_json(host.canonical()))
+
+
+def _utc(moment: datetime.datetime, seconds: float) -> str:
+    return (moment + datetime.timedelta(seconds=seconds)).isoformat(timespec="microseconds")
+
+
+def _audit(first: str, last: str) -> HostAudit:
+    log = KernelLog(state="absent", reason="", last=None, complete=False, lines=[])
+    before, after = (
+        HostState(
+            utc=utc,
+            boot_id="b",
+            temperatures_celsius={},
+            throttle_counts={},
+            kernel_log=log,
+            memory_available_bytes=1,
+            load=(0.0, 0.0, 0.0),
+            cards=[],
+        )
+        for utc in (first, last)
+    )
+    return HostAudit(before=before, after=after, difference=difference(before, after))
+
+
+def looks_of_another_time(endpoint: Path) -> None:
+    """Two good looks, four months before the legs."""
+    surround(endpoint)
+    path = reader.idle_file(endpoint, 2, "before")
+    path.write_bytes(files.canonical_json(idle_record("before").canonical()))
+
+
+def looks_of_2020(endpoint: Path) -> None:
+    """Before the first leg, and before its lease."""
+    surround(endpoint)
+    path = reader.idle_file(endpoint, 1, "before")
+    looks = [f"2020-01-01T00:00:0{second}.000000+00:00" for second in (1, 2)]
+    path.write_bytes(files.canonical_json(idle_record("before", looks=looks).canonical()))
+
+
+def looks_of_another_leg(endpoint: Path) -> None:
+    surround(endpoint)
+    content = reader.idle_file(endpoint, 1, "before").read_bytes()
+    reader.idle_file(endpoint, 2, "before").write_bytes(content)
+
+
+def looks_of_another_lease(endpoint: Path) -> None:
+    surround(endpoint)
+    path = reader.idle_file(endpoint, 2, "after")
+    path.write_bytes(path.read_bytes().replace(TOKEN.encode(), b"f" * 32))
+
+
+def no_look(endpoint: Path) -> None:
+    surround(endpoint)
+    reader.idle_file(endpoint, 1, "after").unlink()
+
+
+def no_host(endpoint: Path) -> None:
+    surround(endpoint)
+    (endpoint / reader.LEGS / "01-A1" / "host.json").unlink()
+
+
+def test_the_surroundings_of_both_legs_speak_against_nothing(ran: Path, tmp_path: Path) -> None:
+    assert derive(ran, tmp_path, surround)["cards-idle"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "reason"),
+    [
+        (lambda _: None, Verdict.NOT_PROVEN, "cards-around-legs: before 01-A1: no look at the cards; expected the cam"),
+        (looks_of_another_time, Verdict.VOID, "looks-around-legs: before 02-B1, look 0 is of 2026-07-25T00:00:00"),
+        (looks_of_2020, Verdict.VOID, "looks-around-legs: before 01-A1, look 0 is of 2020-01-01T00:00:01"),
+        (looks_of_another_leg, Verdict.VOID, "looks-around-legs: before 02-B1, look 0 is of "),
+        (looks_of_another_lease, Verdict.VOID, "cards-around-legs: after 02-B1: looks at ['cpu-slot-0'] after a run;"),
+        (no_look, Verdict.NOT_PROVEN, "cards-around-legs: after 01-A1: no look at the cards"),
+        (no_host, Verdict.NOT_PROVEN, "host-around-legs: 01-A1: the host around it is not recorded"),
+    ],
+)
+def test_looks_that_were_not_taken_around_their_leg_prove_nothing(
+    change: Change, verdict: Verdict, reason: str, ran: Path, tmp_path: Path
+) -> None:
+    found = derive(ran, tmp_path, change)["cards-idle"]
+    assert found is not None
+    assert found[0] is verdict
+    assert found[1].startswith(reason)
 
 
 def put(file: str, path: str, value: object) -> Change:
@@ -175,6 +283,40 @@ def ended_elsewhere(endpoint: Path) -> None:
     leg.rename(endpoint / reader.LEGS / "03-B2")
 
 
+def ended_otherwise(endpoint: Path) -> None:
+    """The second leg left no record, and says that its server was stopped; the supervisor saw its deadline."""
+    leg = reader.leg_directory(endpoint, 2, "B1")
+    (leg / "leg.json").unlink()
+    (leg / "failure.json").write_bytes(b'{"reason":"r"}')
+    put("legs/02-B1/process.json", "reason", "deadline")(endpoint)
+
+
+def first_ended(endpoint: Path, *, leftover: bool = False) -> None:
+    """The first leg left no record."""
+    leg = reader.leg_directory(endpoint, 1, "A1")
+    (leg / "leg.json").unlink()
+    (leg / "failure.json").write_bytes(b'{"reason":"r"}')
+    (endpoint / reader.PHASE_1).unlink()
+    if leftover:
+        left = [{"pid": 7, "command": "worker", "start_ticks": 9}]
+        put("legs/01-A1/process.json", "leftovers", left)(endpoint)
+        put("legs/01-A1/end.json", "process.leftovers", left)(endpoint)
+
+
+def test_a_leg_without_a_record_keeps_its_place(ran: Path, tmp_path: Path) -> None:
+    clauses = derive(ran, tmp_path, first_ended)
+    missing = "campaign: legs-complete: block 1 A1 did not run; expected all of 4 legs; 01-A1: r"
+    assert clauses["legs-in-order"] == (Verdict.NOT_PROVEN, missing)
+
+
+def test_what_a_server_without_a_record_left_running_is_a_broken_contract(ran: Path, tmp_path: Path) -> None:
+    clauses = derive(ran, tmp_path, lambda endpoint: first_ended(endpoint, leftover=True))
+    found = clauses["legs-fresh"]
+    assert found is not None
+    assert found[0] is Verdict.FAIL
+    assert found[1].startswith("01-A1: legs-ended: nothing-left: left behind: pid 7")
+
+
 def without_second_leg(endpoint: Path) -> None:
     shutil.rmtree(reader.leg_directory(endpoint, 2, "B1"))
 
@@ -191,6 +333,16 @@ MUTANTS: dict[str, tuple[Change, str]] = {
         write("legs/01-A1/row-00.sse", b'data: {"error":{"message":"no"}}\n\ndata: [DONE]\n\n'),
         r"01-A1: row 0 \(one\): an error event",
     ),
+    "no end by the supervisor": (
+        remove("legs/02-B1/process.json"), r"02-B1: process\.json: cannot be read",
+    ),
+    "another end by the supervisor": (
+        put("legs/02-B1/process.json", "reason", "deadline"), r"02-B1: process\.json in 02-B1: another end of",
+    ),
+    "an ended leg whose supervisor tells another end": (
+        ended_otherwise, r"process\.json in 02-B1: another end of the server than the leg tells",
+    ),
+    "an answer too many": (write("legs/02-B1/row-03.sse", b"x"), r"02-B1: row-03\.sse: no file that a leg leaves"),
     "no end": (write("legs/02-B1/end.json", b"no"), r"02-B1: end\.json: not JSON"),
     "a leg under another name": (rename("02-B1", "02-B2"), r"legs/02-B2: its leg is number 2, B1; expected it in"),
     "an ended leg under another name": (ended_elsewhere, r"legs/03-B2: its leg is number 1, A1; expected it in 01-A1"),

@@ -173,6 +173,26 @@ def hits(leg: int, **counters: int) -> Change:
     return change
 
 
+def with_state(leg: int, layers: int) -> Change:
+    return put(leg, "ranks_served|0|candidate|target_layers_with_state", layers)
+
+
+def decoded(leg: int, seconds: float) -> Change:
+    return put(leg, "counters_after|decode_seconds", seconds)
+
+
+def late(leg: int) -> Change:
+    """Each first token comes ten seconds later, as after a long prompt."""
+
+    def change(legs: Legs) -> None:
+        for place, row in enumerate(legs[leg]["rows"]):
+            row["sent_ns"] += place * 10**10
+            row["arrival_ns"] = [moment + 10**10 for moment in row["arrival_ns"]]
+            row["done_ns"] += 10**10
+
+    return change
+
+
 METADATA = lab.metadata_starts()
 V, F, S, N = Verdict.VOID, Verdict.FAIL, Verdict.STOP, Verdict.NOT_PROVEN
 
@@ -224,14 +244,16 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
     ("candidate-active", "in control", put(A1, "ranks_served|1|candidate|flag", True), F, "rank 1 (served): flag, cla"),
     ("candidate-active", "other control", put(A1, "ranks_served|1|candidate|implementations", ["x"]), F, "'x'], None"),
     ("candidate-active", "validator", put(B1, "ranks_served|0|candidate|validator", "python"), F, "'xpu', 'python', 1"),
-    ("candidate-active", "lane", put(B1, "ranks_served|0|candidate|lane", "cpu"), F, "'cpu', 'native', 1, 1)"),
+    ("candidate-active", "lane", put(B1, "ranks_served|0|candidate|lane", "cpu"), F, "'cpu', 'native', 1, 1, 1)"),
     (
         "candidate-active",
         "one of two layers",
         put(B1, "ranks_served|2|candidate|target_layers", [lab.LAYER, "model.layers.1.self_attn.attn"]),
         F,
-        "'native', 2, 1); expected",
+        "'native', 2, 1, 1); expected",
     ),
+    ("candidate-active", "no state", with_state(B1, 0), F, "1, 1, 0); expected"),
+    ("candidate-active", "state in control", with_state(A1, 1), F, "1, 0, 1); expected"),
     (
         "candidate-active",
         "other layer",
@@ -402,8 +424,9 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
     ),
     ("cycles-account", "few", retold(B1, accepted=4600), V, "accepted tokens are 6318; expected 6341 to 6432"),
     ("cycles-account", "many", retold(B1, accepted=4800), V, "accepted tokens are 6518; expected 6341 to 6432"),
-    ("decode-time-possible", "short", retold(B1, cycle_ms=4.8), V, "decoded for 8.2464 s; expected 41.0676 to 84.7352"),
-    ("decode-time-possible", "long", retold(B1, cycle_ms=50.0), V, "decoded for 85.9 s; expected"),
+    ("decode-time-possible", "short", decoded(B1, 74.3), V, "decoded for 74.3 s; expected 74.3233 to 85.9037 s"),
+    ("decode-time-possible", "longer than asked", decoded(B1, 86.0), V, "decoded for 86 s; expected"),
+    ("decode-time-possible", "long", both(late(B1), decoded(B1, 92.3)), V, "expected 74.3233 to 92.2841 s"),
     (
         "prefix-cache-cold",
         "hit",

@@ -201,6 +201,14 @@ def test_the_first_leg_that_fails_ends_the_campaign(
     assert (case.phase_1 is not None) == (failing in {"03-B2", "04-A2"})
 
 
+def test_a_leg_that_ended_keeps_its_place_when_the_legs_are_judged(make: Make) -> None:
+    case = make()
+    case.carry_out({"03-B2": UnusableEvidenceError("no")})
+    found = {finding.rule: finding for finding in case.legs.analyse().findings}
+    assert found["legs-as-planned"].verdict is Verdict.PASS
+    assert found["legs-complete"].reason == "block 1 B2 did not run; expected all of 4 legs"
+
+
 def test_a_defect_of_our_own_is_no_ended_leg(make: Make) -> None:
     case = make()
     with pytest.raises(ZeroDivisionError):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from pytest_laguna.analysis.endpoint import promotion as promotions
-from pytest_laguna.analysis.endpoint.campaign_rules import CAMPAIGN_RULES, PHASE_1_LEGS, PROGRESS_RULES
+from pytest_laguna.analysis.endpoint.campaign_rules import CAMPAIGN_RULES, PHASE_1_LEGS, PROGRESS_RULES, due_legs
 from pytest_laguna.analysis.endpoint.case import CAMPAIGN, CampaignCase, inexact_rows
 from pytest_laguna.analysis.endpoint.fact_rules import declared
 from pytest_laguna.analysis.endpoint.judged import Checked, Judged, judge
@@ -99,7 +99,7 @@ def analyse_endpoint(
         label=_label(plan),
         decides=plan.decides,
         disposition=disposition,
-        exactness=_exactness(case),
+        exactness=_exactness(case, len(due_legs(case, phase_1))),
         phase_1=phase_1,
         promotion=promotion and promotion.model_copy(update={"promoted": promoted}),
         repetition=several,
@@ -212,15 +212,16 @@ def _reason(findings: Sequence[RuleFinding], verdict: Verdict, case: CampaignCas
     return f"{decided} rules hold over {len(case.legs)} legs; {disposition}"
 
 
-def _exactness(case: CampaignCase) -> Exactness:
-    planned, later = case.plan.suite.prompts, case.legs[1:]
+def _exactness(case: CampaignCase, legs: int) -> Exactness:
+    """Of so many legs that the campaign comes to, whether or not they have run."""
+    prompts, later = case.plan.suite.prompts, case.legs[1:]
     rows = [] if case.teacher is None else case.teacher.rows
     compared = [] if case.plan.teacher_sha256 is None else case.legs
     return Exactness(
         teacher=sum(_exact_rows(leg, rows) for leg in compared),
-        teacher_planned=planned * len(compared),
+        teacher_planned=0 if case.plan.teacher_sha256 is None else prompts * legs,
         cross_leg=sum(_exact_rows(leg, case.legs[0].rows) for leg in later),
-        cross_leg_planned=planned * len(later),
+        cross_leg_planned=prompts * (legs - 1),
     )
 
 

@@ -13,12 +13,12 @@ from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.evidence.endpoint_analysis import PhaseOne
 from pytest_laguna.evidence.endpoint_campaign import leg_name, planned_legs
 from pytest_laguna.evidence.idle import seconds_between
-from pytest_laguna.evidence.leg import LegRecord
-from pytest_laguna.evidence.rank_files import VARIABLE
+from pytest_laguna.evidence.leg import LegName, LegRecord
+from pytest_laguna.evidence.rank_files import PIPES, VARIABLE
 from pytest_laguna.verdict import Verdict
 
-LEG_LOCAL_VARIABLES = ARM_LOCAL_VARIABLES | {VARIABLE}
-"""What must differ: names drawn at random, and where a leg's ranks write what they say."""
+LEG_LOCAL_VARIABLES = ARM_LOCAL_VARIABLES | {PIPES, VARIABLE}
+"""What must differ: names drawn at random, where a leg's ranks write what they say, and where they are asked."""
 
 PHASE_1_LEGS = 2
 """The first adjacent pair."""
@@ -135,12 +135,17 @@ def a2_after_b2(case: CampaignCase, _: PhaseOne | None) -> Finding | None:
 
 def legs_complete(case: CampaignCase, phase_1: PhaseOne | None) -> Finding | None:
     """Rule ``legs-complete``: every planned leg ran, or phase 1 stopped the campaign after its two."""
-    stopped = phase_1 is not None and phase_1.stops
-    planned = planned_legs(case.campaign, case.plan.blocks)[: PHASE_1_LEGS if stopped else None]
+    planned = due_legs(case, phase_1)
     missing = [leg_place(*leg) for leg in planned if case.leg(*leg) is None]
     if missing:
         return Verdict.NOT_PROVEN, f"{missing[0]} did not run; expected all of {len(planned)} legs"
     return None
+
+
+def due_legs(case: CampaignCase, phase_1: PhaseOne | None) -> list[tuple[int, LegName]]:
+    """Block and name of each leg that the campaign comes to: all that are planned, or two where phase 1 stops it."""
+    stopped = phase_1 is not None and phase_1.stops
+    return planned_legs(case.campaign, case.plan.blocks)[: PHASE_1_LEGS if stopped else None]
 
 
 def candidate_ran(case: CampaignCase, _: PhaseOne | None) -> Finding | None:

@@ -26,9 +26,9 @@ def candidate_active(case: LegCase) -> Finding | None:
     leaves everything else right.
     """
     layers = case.plan.topology.target_layers
-    expected: tuple[object, ...] = (False, [*STOCK], None, None, layers, 0)
+    expected: tuple[object, ...] = (False, [*STOCK], None, None, layers, 0, 0)
     if case.arm is Arm.GRAPH_CANDIDATE:
-        expected = (True, [*CANDIDATE], case.leg.request.lane, case.plan.validator, layers, layers)
+        expected = (True, [*CANDIDATE], case.leg.request.lane, case.plan.validator, layers, layers, layers)
     for state in case.states:
         proof = _proof(case, state)
         seen = (
@@ -38,9 +38,10 @@ def candidate_active(case: LegCase) -> Finding | None:
             proof.validator,
             len(proof.target_layers),
             len(proof.layers),
+            proof.target_layers_with_state,
         )
         if seen != expected or not proof.layers.keys() <= {*proof.target_layers}:
-            told = "flag, classes, lane, validator, target layers and layers with counters"
+            told = "flag, classes, lane, validator, target layers, those with counters and those with a state"
             return Verdict.FAIL, f"{_named(state)}: {told} {seen}; expected {expected}"
     return None
 

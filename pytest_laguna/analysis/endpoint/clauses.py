@@ -12,6 +12,10 @@ from pytest_laguna.verdict import Verdict
 ENDED = "legs-ended"
 """Not a rule of the analysis, which sees whole legs only: a leg that left no record says why, and that counts here."""
 
+A2_AFTER_B2 = "a2-after-b2"
+COMPLETE = "legs-complete"
+"""Where it does not pass, what the other rules say of the legs that exist proves no clause."""
+
 PROMOTION = "promotion"
 
 CLAUSES: Mapping[str, tuple[str, ...]] = {
@@ -20,7 +24,7 @@ CLAUSES: Mapping[str, tuple[str, ...]] = {
         "fresh-service", "no-warm-up", "no-retry", "no-network", "rows-complete", "figures-taken", "cleanup-clean",
         "server-ended",
     ),
-    "legs-in-order": ("legs-as-planned", "legs-in-order", "phase-1-stop", "a2-after-b2", "legs-complete"),
+    "legs-in-order": ("legs-as-planned", "legs-in-order", "phase-1-stop", A2_AFTER_B2, COMPLETE),
     "sole-treatment": (
         "sole-treatment", "selector-observed", "candidate-active", "views-built-once", "views-used", "candidate-ran",
     ),
@@ -50,28 +54,39 @@ CLAUSES: Mapping[str, tuple[str, ...]] = {
 def judge_clauses(analysis: EndpointAnalysis, ended: Mapping[str, Finding]) -> dict[str, Finding]:
     """What speaks against each clause; a clause that nothing speaks against is not in it.
 
+    A clause is about all planned legs: where some are missing, those that are there prove none. A campaign that phase 1
+    stopped has all of its legs.
+
     Args:
         analysis: of the legs that left a record.
         ended: by leg what became of each that left none.
     """
-    against: dict[str, list[Finding]] = {}
-    for finding in analysis.findings:
-        if finding.decides and finding.verdict is not Verdict.PASS:
-            reason = f"{finding.where}: {finding.rule}: {finding.reason}"
-            against.setdefault(finding.rule, []).append((finding.verdict, reason))
-    against[ENDED] = [(verdict, f"{leg}: {ENDED}: {reason}") for leg, (verdict, reason) in ended.items()]
     cause = next((f"; {leg}: {reason}" for leg, (_, reason) in ended.items()), "")
-    found = {
-        clause: decisive([one for rule in rules for one in against.get(rule, [])]) for clause, rules in CLAUSES.items()
-    }
-    stop = _phase_1_stop(analysis)
-    return {
-        clause: finding
-        or (stop if clause == PROMOTION else None)
-        or (Verdict.NOT_PROVEN, f"none of its rules could be asked{cause}")
-        for clause, finding in found.items()
-        if finding is not None or not _asked(analysis, clause)
-    }
+    against = _by_rule(analysis, cause)
+    missing = next((reason for _, reason in against.get(COMPLETE, [])), None)
+    against[ENDED] = [(verdict, f"{leg}: {ENDED}: {reason}") for leg, (verdict, reason) in ended.items()]
+    judged: dict[str, Finding] = {}
+    for clause, rules in CLAUSES.items():
+        found = decisive([one for rule in rules for one in against.get(rule, [])])
+        if found is None and not _asked(analysis, clause):
+            stop = _phase_1_stop(analysis) if clause == PROMOTION else None
+            found = stop or (Verdict.NOT_PROVEN, f"none of its rules could be asked{cause}")
+        if found is None and missing is not None:
+            found = Verdict.NOT_PROVEN, f"asked of some legs only: {missing}"
+        if found is not None:
+            judged[clause] = found
+    return judged
+
+
+def _by_rule(analysis: EndpointAnalysis, cause: str) -> dict[str, list[Finding]]:
+    """What decides against the legs; that one is missing is told with why it left no record."""
+    against: dict[str, list[Finding]] = {}
+    for found in analysis.findings:
+        if found.decides and found.verdict is not Verdict.PASS:
+            why = cause if found.rule in {A2_AFTER_B2, COMPLETE} else ""
+            reason = f"{found.where}: {found.rule}: {found.reason}{why}"
+            against.setdefault(found.rule, []).append((found.verdict, reason))
+    return against
 
 
 def _phase_1_stop(analysis: EndpointAnalysis) -> Finding | None:
@@ -80,7 +95,7 @@ def _phase_1_stop(analysis: EndpointAnalysis) -> Finding | None:
     It is measured, and the answer is no, where the first pair is usable; of one that is not, nothing is known.
     """
     phase_1 = analysis.phase_1
-    complete = any(found.rule == "legs-complete" and found.verdict is Verdict.PASS for found in analysis.findings)
+    complete = any(found.rule == COMPLETE and found.verdict is Verdict.PASS for found in analysis.findings)
     if phase_1 is None or not phase_1.stops or not complete:
         return None
     first = "; ".join(phase_1.reasons[:1])

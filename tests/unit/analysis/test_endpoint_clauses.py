@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,9 +114,40 @@ def test_a_leg_without_a_record_keeps_its_place_and_the_campaign_stays_open(miss
     told = lab.records(legs)
     judged = analyse_endpoint(lab.plan(), told, teacher=lab.TEACHER, campaign=lab.CAMPAIGN, ended=[name])
     found = judge_clauses(judged, {name: (Verdict.VOID, "row 3 broke off")})
-    assert found.keys() == {"legs-fresh", "legs-in-order", "promotion"}
+    assert found.keys() == {*CLAUSES}
     assert not any(verdict.closes for verdict, _ in found.values())
-    assert found["legs-in-order"][1].startswith("campaign: ")
+    rule = {"B2": "legs-complete", "A2": "a2-after-b2"}[name[3:]]
+    assert found["legs-in-order"][1].startswith(f"campaign: {rule}: block 1 {name[3:]} did not run")
+    assert found["legs-in-order"][1].endswith(f"; {name}: row 3 broke off")
+    seen = f"campaign: legs-complete: block 1 {name[3:]} did not run; expected all of 4 legs; {name}: row 3 broke off"
+    assert found["teacher-exact"] == (Verdict.NOT_PROVEN, f"asked of some legs only: {seen}")
+    assert found["promotion"] == (Verdict.NOT_PROVEN, f"none of its rules could be asked; {name}: row 3 broke off")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+@pytest.mark.parametrize("changed", [{}, {"teacher_sha256": None}, {"decides": "exactness"}])
+def test_no_clause_is_proven_by_some_of_the_legs(count: int, changed: dict[str, Any]) -> None:
+    """With no leg at all every row would equal the teacher's, and every later leg the first one."""
+    legs = lab.legs(lab.metadata_starts())
+    name = ["01-A1", "02-B1", "03-B2", "04-A2"][count]
+    judged = analyse_endpoint(
+        lab.plan(**changed), lab.records(legs[:count]), teacher=lab.TEACHER, campaign=lab.CAMPAIGN, ended=[name]
+    )
+    found = judge_clauses(judged, {name: (Verdict.VOID, "broke off")})
+    assert {*CLAUSES} - found.keys() == set()
+    planned = 0 if "teacher_sha256" in changed else 52
+    assert (judged.exactness.teacher_planned, judged.exactness.cross_leg_planned) == (planned, 39)
+    assert judged.exactness.teacher == (13 * count if planned else 0)
+
+
+def test_a_campaign_that_phase_1_stopped_has_all_of_its_legs_and_rows() -> None:
+    judged = analysis(lab.legs(lab.scaled(lab.metadata_starts(), B1=0.97))[:2])
+    assert judged.exactness.model_dump() == {
+        "teacher": 26,
+        "teacher_planned": 26,
+        "cross_leg": 13,
+        "cross_leg_planned": 13,
+    }
 
 
 @pytest.mark.parametrize("ended", [[], ["04-A2"], ["03-A2"]])
@@ -157,7 +189,7 @@ def test_where_no_control_left_a_record_there_is_no_teacher_and_what_needs_one_i
     expected = "no control left a record that the rows could be compared with"
     for clause in ("long-next", "rollover"):
         assert found[clause] == (Verdict.NOT_PROVEN, f"block 1 B1: {clause}: {expected}")
-    assert "teacher-exact" not in found
+    assert found["teacher-exact"][1].startswith("asked of some legs only: campaign: legs-complete: block 1 A1 did not")
 
 
 def test_a_frozen_teacher_that_is_not_there_is_not_proven() -> None:

@@ -112,9 +112,16 @@ MUTANTS: dict[str, tuple[Change, str]] = {
     "a rank's state": (
         put("ranks/rank-0-served.json", "candidate", {}), r"leg\.json: ranks_served\.0\.candidate is not what",
     ),
-    "a rank too many": (another_rank, r"leg\.json: ranks_served is not what|rank-1-served"),
+    "another end by the supervisor": (
+        replace("process.json", b'"reason":"stopped"', b'"reason":"deadline"'),
+        r"process\.json in 02-B1: another end of the server than the leg tells",
+    ),
+    "no end by the supervisor": (remove("process.json"), r"process\.json: cannot be read"),
+    "an answer too many": (write("row-03.sse", b"x"), r"row-03\.sse: no file that a leg leaves"),
+    "a file beside the states": (write("ranks/x", b""), r"ranks/x: no file that a leg leaves"),
+    "a rank too many": (another_rank, r"ranks/rank-1-served\.json: no file that a leg leaves"),
     "no rank": (remove("ranks/rank-0-captured.json"), r"rank-0-captured\.json: cannot be read"),
-    "a row less": (one_row_less, r"leg\.json: rows is not what"),
+    "a row less": (one_row_less, r"row-02\.request\.json: no file that a leg leaves"),
     "freshness": (put("leg.json", "freshness.prompt_ids.0", "other"), r"freshness\.prompt_ids\.0 is not what"),
     "the streams read again": (put("leg.json", "final_gate.cached_tokens.0", 1), r"final_gate\.cached_tokens\.0 is"),
     "a fact": (

@@ -154,6 +154,33 @@ def test_everything_of_a_leg_is_private_and_regular(tmp_path: Path) -> None:
     }
 
 
+def test_evidence_is_regular_files_also_while_the_server_runs(tmp_path: Path) -> None:
+    """Whoever is killed in a leg leaves what a manifest can be taken of, so that the next attempt binds it."""
+    case = Case(tmp_path, "good")
+    started = case.start
+    odd: list[Path] = []
+
+    @contextlib.contextmanager
+    def looked_at(*arguments: Any, **keywords: Any) -> Iterator[RunningServer]:
+        with started(*arguments, **keywords) as server:
+            while not (case.directory / "ranks" / "rank-0-captured.json").exists():
+                time.sleep(0.01)
+            odd.extend(path for path in case.directory.rglob("*") if not path.is_file() and not path.is_dir())
+            yield server
+
+    case.start = looked_at
+    case.run()
+    assert odd == []
+
+
+def test_who_holds_the_port_is_asked_again_after_the_suite(tmp_path: Path) -> None:
+    """The server forks when the last row has ended: the socket is the same, and there is one holder more."""
+    server = Case(tmp_path, "forks-after").run().server
+    assert server.listener_before.holders == [server.pid]
+    assert len(server.listener_after.holders) == 2
+    assert server.listener_after.inode == server.listener_before.inode
+
+
 def test_a_warm_server_is_recorded_as_it_is(tmp_path: Path) -> None:
     record = Case(tmp_path, "warm").run()
     assert record.counters_before.generated_tokens == 5
@@ -196,7 +223,7 @@ def test_a_leg_that_does_not_come_to_its_end_says_why_and_leaves_nothing(mode: s
     # Rows that were whole are kept, and what came of the one that was not.
     kept = {path.name for path in case.directory.glob("*.sse")}
     assert kept == ({"row-00.sse", "row-01.sse"} if mode in {"html", "crash", "hang"} else set())
-    assert list((case.directory / "ranks").glob("*.ask")) == []
+    assert all(path.is_file() or path.is_dir() for path in case.directory.rglob("*"))
 
 
 def test_a_worker_that_outlives_its_server_is_ended_and_recorded(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,14 +21,20 @@ from tests.endpoint_server import report, write_state
 def one_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
     monkeypatch.setenv("FLAG", "1")
     found = Ranks(tmp_path / "ranks", 1)
-    with found.pipes():
+    with found.pipes() as told:
+        for name, value in told.items():
+            monkeypatch.setenv(name, value)
         yield found
 
 
+def pipes() -> Path:
+    return Path(os.environ["LAGUNA_RANK_PIPES"])
+
+
 def test_a_rank_reports_before_and_after(one_rank: Ranks, tmp_path: Path) -> None:
-    directory = Path(one_rank.variables["LAGUNA_RANK_STATES"])
+    directory = Path(os.environ["LAGUNA_RANK_STATES"])
     assert directory == tmp_path / "ranks"
-    report(directory)
+    report(directory, pipes())
     [captured] = one_rank.captured()
     assert (captured.moment, captured.rank, captured.variables) == ("captured", 0, {"FLAG": "1"})
     assert captured.graphs[0].graphs == 2
@@ -35,10 +43,23 @@ def test_a_rank_reports_before_and_after(one_rank: Ranks, tmp_path: Path) -> Non
     assert (served.moment, served.pid) == ("served", captured.pid)
 
 
-def test_only_regular_files_are_left(tmp_path: Path) -> None:
-    with Ranks(tmp_path / "ranks", 2).pipes():
-        assert [path.is_fifo() for path in sorted((tmp_path / "ranks").iterdir())] == [True, True]
-    assert list((tmp_path / "ranks").iterdir()) == []
+def test_no_pipe_ever_lies_among_the_evidence(tmp_path: Path) -> None:
+    """Whoever is killed while a server runs leaves regular files: a manifest of anything else cannot be taken."""
+    with Ranks(tmp_path / "ranks", 2).pipes() as told:
+        place = Path(told["LAGUNA_RANK_PIPES"])
+        assert [path.is_fifo() for path in sorted(place.iterdir())] == [True, True]
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700
+        assert not place.is_relative_to(tmp_path / "ranks")
+        assert list((tmp_path / "ranks").iterdir()) == []
+    assert not place.exists()
+
+
+def test_nobody_is_asked_when_the_pipes_are_gone(tmp_path: Path) -> None:
+    ranks_of_two = Ranks(tmp_path / "ranks", 2)
+    with ranks_of_two.pipes():
+        pass
+    with pytest.raises(ValueError, match="there are no pipes"):
+        ranks_of_two.served()
 
 
 def test_a_rank_that_captured_nothing_is_missed(one_rank: Ranks) -> None:
@@ -74,11 +95,9 @@ def test_a_rank_that_waits_for_nothing_is_named(one_rank: Ranks, monkeypatch: py
         one_rank.served()
 
 
-def test_a_rank_that_does_not_answer_is_given_up(
-    one_rank: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_does_not_answer_is_given_up(one_rank: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "ANSWER_SECONDS", 2.0)
-    waits = threading.Thread(target=(tmp_path / "ranks" / "rank-0.ask").read_bytes)
+    waits = threading.Thread(target=(pipes() / "rank-0.ask").read_bytes)
     waits.start()
     with pytest.raises(UnusableEvidenceError, match=r"rank-0-served\.json: cannot be read"):
         one_rank.served()

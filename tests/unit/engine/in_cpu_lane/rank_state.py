@@ -41,8 +41,8 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
 
 def test_a_rank_says_what_it_holds_before_and_after(worker: types.SimpleNamespace, tmp_path: Path) -> None:
     ranks = Ranks(tmp_path / "ranks", 1)
-    with ranks.pipes():
-        rank_state.report_from_now_on(worker, tmp_path / "ranks")
+    with ranks.pipes() as told:
+        rank_state.report_from_now_on(worker, tmp_path / "ranks", Path(told["LAGUNA_RANK_PIPES"]))
         [captured] = ranks.captured()
         worker.hits = 7
         [served] = ranks.served()
@@ -61,8 +61,8 @@ def test_a_rank_says_what_it_holds_before_and_after(worker: types.SimpleNamespac
 
 def test_a_start_time_is_the_kernels(worker: types.SimpleNamespace, tmp_path: Path) -> None:
     ranks = Ranks(tmp_path / "ranks", 1)
-    with ranks.pipes():
-        rank_state.report_from_now_on(worker, tmp_path / "ranks")
+    with ranks.pipes() as told:
+        rank_state.report_from_now_on(worker, tmp_path / "ranks", Path(told["LAGUNA_RANK_PIPES"]))
         [captured] = ranks.captured()
         ranks.served()
     # The name of this process stands before the fields and may hold spaces and parentheses.
@@ -73,7 +73,7 @@ def test_a_start_time_is_the_kernels(worker: types.SimpleNamespace, tmp_path: Pa
 def test_a_state_is_never_written_over(worker: types.SimpleNamespace, tmp_path: Path) -> None:
     (tmp_path / "rank-0-captured.json").touch()
     with pytest.raises(FileExistsError):
-        rank_state.report_from_now_on(worker, tmp_path)
+        rank_state.report_from_now_on(worker, tmp_path, tmp_path)
 
 
 @pytest.mark.parametrize("lane", ["cpu", "cuda", "xpu"])
@@ -110,6 +110,7 @@ def test_only_a_leg_has_the_ranks_report(told: bool, watched: bool, tmp_path: Pa
         "from vllm.v1.worker.cpu_worker import CPUWorker\n"
         "print(hasattr(CPUWorker.compile_or_warm_up_model, '__wrapped__'))"
     )
-    environment = {**os.environ, "LAGUNA_LANE": "cpu"} | ({"LAGUNA_RANK_STATES": str(tmp_path)} if told else {})
+    places = dict.fromkeys(("LAGUNA_RANK_STATES", "LAGUNA_RANK_PIPES"), str(tmp_path))
+    environment = {**os.environ, "LAGUNA_LANE": "cpu"} | (places if told else {})
     seen = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True, text=True)
     assert seen.stdout.split()[-1] == str(watched)

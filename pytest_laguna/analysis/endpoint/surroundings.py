@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules over what surrounds the legs: idle cards before and after each, and a host within its limits.
+
+They are asked of every leg, also of one that left no record. The exact diagnostic asks the same around its arms.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from pytest_laguna.analysis.findings import Finding, decisive
+from pytest_laguna.analysis.host import judge_host
+from pytest_laguna.analysis.idle import judge_idle
+from pytest_laguna.evidence.host import HostLimits
+from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, seconds_between
+from pytest_laguna.evidence.leased_cards import LeaseStart
+from pytest_laguna.evidence.leg_surroundings import LegSurroundings
+from pytest_laguna.verdict import Verdict
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the legs' surroundings are judged by.
+
+    Attributes:
+        lease: under which all of it was seen.
+        leased: the looks at its cards before anything ran; None where there are none.
+        idle: when cards count as idle.
+        host: the host's limits.
+        legs: in the order of their numbers.
+    """
+
+    lease: LeaseStart
+    leased: IdleRecord | None
+    idle: IdleRequirement
+    host: HostLimits
+    legs: Sequence[LegSurroundings]
+
+
+def cards_around_legs(seen: Surroundings) -> Finding | None:
+    """Rule ``cards-around-legs``: before and after every leg the leased cards were idle, by looks of this lease."""
+    if not seen.legs:
+        return Verdict.NOT_PROVEN, "there is no leg"
+    expected = (seen.lease.lane, seen.lease.token, [card.identity for card in seen.lease.cards])
+    found: list[Finding] = []
+    for leg in seen.legs:
+        for phase, record in (("before", leg.before), ("after", leg.after)):
+            finding = _judge_look(record, phase, expected, seen.idle)
+            if finding is not None:
+                found.append((finding[0], f"{phase} {leg.name}: {finding[1]}"))
+    return decisive(found)
+
+
+def _judge_look(
+    record: IdleRecord | None, phase: str, expected: tuple[str, str, list[str]], requirement: IdleRequirement
+) -> Finding | None:
+    if record is None:
+        return Verdict.NOT_PROVEN, "no look at the cards; expected the campaign's"
+    if record.phase != phase or (record.lane, record.token, record.cards) != expected:
+        return Verdict.VOID, f"looks at {record.cards} {record.phase} a run; expected the cards of this lease {phase}"
+    finding = judge_idle(record, requirement)
+    return None if finding[0] is Verdict.PASS else finding
+
+
+def looks_around_legs(seen: Surroundings) -> Finding | None:
+    """Rule ``looks-around-legs``: looks and states of the host were taken in the order of what ran, each at its leg.
+
+    So none of them is another's copy, and none is from before or after its leg.
+    """
+    for (earlier, before), (later, after) in itertools.pairwise(_moments(seen)):
+        if seconds_between(before, after) <= 0:
+            return Verdict.VOID, f"{later} is of {after}; expected it after {earlier}, which is of {before}"
+    return None
+
+
+def _moments(seen: Surroundings) -> Iterator[tuple[str, str]]:
+    """What must follow each other in time, with its time."""
+    yield from _looks("the first looks of the lease", seen.leased)
+    for leg in seen.legs:
+        yield from _looks(f"before {leg.name}", leg.before)
+        if leg.span is not None:
+            yield f"{leg.name}, its begin", leg.span[0]
+        if leg.host is not None:
+            yield f"{leg.name}, the host before", leg.host.before.utc
+            yield f"{leg.name}, the host after", leg.host.after.utc
+        yield from _looks(f"after {leg.name}", leg.after)
+        if leg.span is not None:
+            yield f"{leg.name}, its end", leg.span[1]
+
+
+def _looks(where: str, record: IdleRecord | None) -> Iterator[tuple[str, str]]:
+    if record is not None:
+        yield from ((f"{where}, look {number}", look.utc) for number, look in enumerate(record.snapshots))
+
+
+def host_around_legs(seen: Surroundings) -> Finding | None:
+    """Rule ``host-around-legs``: the host was within the campaign's limits around every server."""
+    found: list[Finding] = []
+    for leg in seen.legs:
+        if leg.host is not None:
+            verdict, reason = judge_host(leg.host, seen.host)
+            found += [] if verdict is Verdict.PASS else [(verdict, f"{leg.name}: {reason}")]
+        elif leg.served:
+            found.append((Verdict.NOT_PROVEN, f"{leg.name}: the host around it is not recorded"))
+    return decisive(found)
+
+
+SURROUNDINGS: Mapping[str, Callable[[Surroundings], Finding | None]] = {
+    "cards-around-legs": cards_around_legs,
+    "looks-around-legs": looks_around_legs,
+    "host-around-legs": host_around_legs,
+}
+"""They prove gate 3's clause ``cards-idle``."""
+
+
+def judge_surroundings(seen: Surroundings) -> Finding | None:
+    """What speaks against the legs' surroundings; None when nothing does."""
+    found = {rule: check(seen) for rule, check in SURROUNDINGS.items()}
+    return decisive([(finding[0], f"{rule}: {finding[1]}") for rule, finding in found.items() if finding is not None])

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What bad input gets in gate 3: real processes under the real supervisor, in the crossover's own legs.
+
+The small server of ``tests.endpoint_server`` is B2's, and goes wrong in one way; the other three behave. What then
+lies below the attempt is judged as a session and ``laguna verify`` judge it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pytest_laguna import crossover
+from pytest_laguna.analysis.endpoint import analyse_endpoint
+from pytest_laguna.arm_runner import RunningProgram
+from pytest_laguna.campaign import parse_campaign
+from pytest_laguna.crossover import _Legs
+from pytest_laguna.endpoint import sockets
+from pytest_laguna.endpoint.suite import read_suite
+from pytest_laguna.engine_run import EngineRun, Models
+from pytest_laguna.evidence import endpoint_reader as reader
+from pytest_laguna.evidence import files, root
+from pytest_laguna.evidence.endpoint_campaign import Teacher, TeacherRow
+from pytest_laguna.evidence.engine_identity import ModelFiles
+from pytest_laguna.evidence.leg import LegEnd
+from pytest_laguna.evidence.schemas import read_model
+from pytest_laguna.identity import models
+from pytest_laguna.machine import descent
+from pytest_laguna.own_analysis import derive_endpoint, read_attempted
+from pytest_laguna.protocol import parse_protocol, plan_endpoint
+from pytest_laguna.verdict import Verdict
+from tests import diagnostic_root
+from tests.mutants.test_endpoint_derivation import CAMPAIGN, CONFIG, commit, protocol_of, write_attempt
+from tests.runner import runner
+from tests.sealed import idle_record
+from tests.unit.endpoint.test_leg import PROGRAM, PROMPTS, Case
+from tests.unit.test_crossover import Held
+
+CAMPAIGN_READ = parse_campaign(CAMPAIGN, "c")
+LEGS = ["01-A1", "02-B1", "03-B2", "04-A2"]
+
+
+class Gate:
+    """An attempt whose four legs are run by the crossover, each against a small server of its own."""
+
+    def __init__(self, directory: Path, modes: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.attempt = directory / "0001"
+        self.endpoint = self.attempt / root.EVIDENCE / reader.DIRECTORY
+        (self.endpoint / reader.LEGS).mkdir(parents=True)
+        self.modes, self.runner = modes, runner(deadline_seconds=60.0, settle_seconds=1.0)
+        self.started: list[str] = []
+        case = Case(directory, "good")
+        (self.endpoint / reader.SUITE).write_bytes(case.suite.read_bytes())
+        suite = read_suite(case.suite, case.request.suite)
+        rows = [
+            TeacherRow(prompt_index=place, prompt_id=one.id, prompt_sha256=one.sha256, token_ids=[5, 6, 7, 8, 9])
+            for place, one in enumerate(suite.prompts)
+        ]
+        self.teacher = Teacher(source_sha256="0" * 64, rows=rows)
+        files.write_new(self.endpoint / reader.TEACHER, files.canonical_json(self.teacher.canonical()))
+        content = protocol_of(case.suite, self.teacher)
+        content = content.replace(b"row_seconds = 120.0", b"row_seconds = 2.0").replace(b"300.0", b"20.0")
+        (self.endpoint / reader.PROTOCOL).write_bytes(content)
+        commit(self.endpoint)
+        files.write_new(self.endpoint / reader.TARGET_CONFIG, files.canonical_json(CONFIG))
+        files.write_new(self.endpoint / "identity.json", files.canonical_json(diagnostic_root.identity()))
+        write_attempt(self.attempt, [])
+        self.protocol = parse_protocol(content, "p")
+        self.plan = plan_endpoint(
+            CAMPAIGN_READ, "cpu", self.protocol, ranks=1, target_config=CONFIG, authorised_by=None
+        )
+        files.write_new(self.endpoint / reader.PLAN, files.canonical_json(self.plan.canonical()))
+        monkeypatch.setattr(models, "check_models", lambda _: {})
+        monkeypatch.setattr(crossover, "ArmModels", lambda **looks: looks)
+        monkeypatch.setattr(crossover, "judge_idle", lambda *_: (Verdict.PASS, ""))
+
+    @contextlib.contextmanager
+    def _start(
+        self, argv: Sequence[str], variables: Mapping[str, str], directory: Path, deadline_seconds: float
+    ) -> Iterator[RunningProgram]:
+        self.started.append(directory.name)
+        [port] = [word.removeprefix("--port=") for word in argv if word.startswith("--port=")]
+        place = argv.index("--served-model-name") + 1
+        mode = self.modes.get(directory.name, "good")
+        ours = [sys.executable, "-B", str(PROGRAM), mode, port, *argv[place : place + 2]]
+        told = {**variables, "FLAG": variables[self.plan.selector.flag]}
+        with self.runner.start(ours, told, directory, deadline_seconds) as server:
+            yield server
+
+    def carry_out(self) -> None:
+        held, directory = Held(), self.endpoint
+
+        def write(path: Path, record: Any) -> None:
+            files.write_new(directory / path, files.canonical_json(record.canonical()))
+
+        run = SimpleNamespace(
+            directory=directory,
+            lane="cpu",
+            campaign=CAMPAIGN_READ,
+            held=held,
+            start=SimpleNamespace(bounds=self.runner.bounds, start=self._start),
+            look_at_cards=lambda phase, _, path: write(path, idle_record(phase)),
+            write=write,
+        )
+        pair = Models(Path("/models/target"), Path("/models/draft"), "-")
+        try:
+            _Legs(
+                cast("EngineRun", run), Path(sys.executable), self.plan, self.protocol, pair, cast("ModelFiles", None)
+            ).carry_out()
+        finally:
+            assert descent.bearers(self.runner.token) == []
+
+    def clause(self, name: str) -> tuple[Verdict, str]:
+        finding = derive_endpoint(read_attempted(self.attempt)).clauses[name]
+        assert finding is not None
+        return finding
+
+    def found(self, rule: str) -> list[tuple[Verdict, str, str]]:
+        evidence = reader.read_legs(self.endpoint)
+        judged = analyse_endpoint(
+            self.plan, evidence.legs, teacher=self.teacher, campaign=CAMPAIGN_READ.digest, ended=evidence.ended
+        )
+        return [(one.verdict, one.where, one.reason) for one in judged.findings if one.rule == rule]
+
+    def end(self, leg: str) -> LegEnd:
+        return read_model(self.endpoint / reader.LEGS / leg / "end.json", LegEnd)
+
+
+ENDED: dict[str, str] = {
+    "another-model": r"/v1/models: ['another', '",
+    "crash": "row 1 (two): broken off after 1 events: peer closed connection",
+    "hang": "row 1 (two): broken off after 1 events: not whole after 2 s, its deadline",
+    "html": "row 1 (two): status 200 with 'text/html': b'<html>come back later",
+    "html-metrics": "metrics-before-suite.prom: status 200, 'text/html': b'<html>log in",
+    "dies": "ended before it was ready: ValueError: no such model",
+}
+
+
+@pytest.mark.parametrize("mode", ENDED)
+def test_a_b2_that_breaks_off_is_named_and_its_a2_runs(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(tmp_path, {"03-B2": mode}, monkeypatch)
+    gate.carry_out()
+    assert gate.started == LEGS
+    verdict, reason = gate.clause("legs-fresh")
+    assert reader.read_legs(gate.endpoint).ended["03-B2"].reason in reason or verdict is Verdict.NOT_PROVEN
+    ended = reader.read_legs(gate.endpoint).ended
+    assert ENDED[mode] in ended["03-B2"].reason
+    assert list(ended) == ["03-B2"]
+    assert gate.end("03-B2").cleanup.worker_status == 0
+    assert (gate.endpoint / reader.LEGS / "04-A2" / "leg.json").exists()
+
+
+def test_a_taken_port_is_named_and_no_server_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(tmp_path, {}, monkeypatch)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(sockets, "free_port", lambda: port)
+        gate.carry_out()
+    assert gate.started == []
+    verdict, reason = gate.clause("legs-fresh")
+    assert (verdict, reason.startswith(f"01-A1: legs-ended: port {port}: taken")) == (Verdict.VOID, True)
+
+
+def test_a_worker_that_outlives_its_server_is_a_broken_contract(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(tmp_path, {"02-B1": "worker"}, monkeypatch)
+    gate.carry_out()
+    verdict, reason = gate.clause("legs-fresh")
+    assert verdict is Verdict.FAIL
+    assert "block 1 B1" in reason
+    assert gate.end("02-B1").cleanup.worker_status == 1
+
+
+def test_a_warm_prefix_cache_is_named_also_where_a_reset_would_have_said_yes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server answers a reset with 200 and refuses it; nobody asks, and both tiers' counters and the rows tell."""
+    gate = Gate(tmp_path, {"02-B1": "warm-cache"}, monkeypatch)
+    gate.carry_out()
+    verdict, reason = gate.clause("cache-cold")
+    assert verdict is Verdict.VOID
+    assert reason == "block 1 B1: cached-zero: cached tokens of the rows are [2, 2, 2]; expected 3 zeros"
+    assert [one[:2] for one in gate.found("prefix-cache-cold")] == [(Verdict.VOID, "block 1 B1")]
+    kept = {path.name for path in (gate.endpoint / reader.LEGS / "02-B1").glob("row-*.request.json")}
+    assert len(kept) == len(PROMPTS)
+
+
+def test_a_counter_that_lies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(tmp_path, {"02-B1": "lying-counter"}, monkeypatch)
+    gate.carry_out()
+    expected = (Verdict.VOID, "block 1 B1", "7 requests decoded; expected exactly 3")
+    assert gate.found("decode-count") == [expected]
+
+
+def test_another_suite_under_its_name_starts_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changed after the protocol was taken: each leg pins it again."""
+    gate = Gate(tmp_path, {}, monkeypatch)
+    path = gate.endpoint / reader.SUITE
+    path.write_bytes(path.read_bytes().replace(b"three?", b"other?"))
+    gate.carry_out()
+    assert gate.started == []
+    assert "suite.json: sha256 is" in reader.read_legs(gate.endpoint).ended["01-A1"].reason
+
+
+def test_a_supervisor_that_is_killed_in_the_middle_of_a_row_leaves_nothing_and_proves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(tmp_path, {"03-B2": "hang"}, monkeypatch)
+    started = gate._start
+
+    @contextlib.contextmanager
+    def start(*arguments: Any) -> Iterator[RunningProgram]:
+        with started(*arguments) as server:
+            if arguments[2].name == "03-B2":
+                threading.Thread(target=kill_after_a_row, args=(arguments[2], server), daemon=True).start()
+            yield server
+
+    def kill_after_a_row(leg: Path, server: RunningProgram) -> None:
+        while not (leg / "row-00.sse").exists():
+            time.sleep(0.01)
+        time.sleep(0.3)
+        os.kill(server.supervised.supervisor_pid, signal.SIGKILL)
+
+    monkeypatch.setattr(gate, "_start", start)
+    gate.carry_out()
+    assert gate.started == LEGS
+    verdict, reason = gate.clause("legs-fresh")
+    assert verdict in {Verdict.FAIL, Verdict.NOT_PROVEN, Verdict.VOID}, reason
+    assert "03-B2" in reason
+    assert gate.end("03-B2").cleanup.stop_status == 1

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rule over what ran in gate 3 has a mutant: the identity that gate 2 proved, and one fact changed.
+
+The rules that it shares with the exact diagnostic have their own mutants; here it matters that gate 3 asks them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_laguna.analysis.endpoint.identity import ENGINE_RULES, judge_identity
+from pytest_laguna.evidence import endpoint_reader as reader
+from pytest_laguna.evidence import files, root
+from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
+from pytest_laguna.evidence.schemas import AttemptStart, Previous, parse_model, read_model
+from pytest_laguna.own_analysis import derive_endpoint, read_attempted
+from pytest_laguna.verdict import Verdict
+from tests import diagnostic_root
+from tests.mutants.test_endpoint_derivation import derive, ran  # noqa: F401 - a fixture
+
+LEGS = ["01-A1", "02-B1"]
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def good() -> dict[str, Any]:
+    """What ran in two legs."""
+    value = copy.deepcopy(diagnostic_root.identity())
+    around = next(iter(value["models_around"].values()))
+    value["models_around"] = {leg: copy.deepcopy(around) for leg in LEGS}
+    return value
+
+
+def identity(value: dict[str, Any]) -> DiagnosticIdentity:
+    return parse_model(value, DiagnosticIdentity, "identity.json")
+
+
+def put(path: str, value: Any) -> Change:
+    """Set one field; the path is joined by bars."""
+
+    def change(target: Any) -> None:
+        *parents, last = [int(part) if part.isdigit() else part for part in path.split("|")]
+        for part in parents:
+            target = target[part]
+        target[last] = value
+
+    return change
+
+
+def drop(path: str) -> Change:
+    def change(target: Any) -> None:
+        *parents, last = path.split("|")
+        for part in parents:
+            target = target[part]
+        del target[last]
+
+    return change
+
+
+V, N = Verdict.VOID, Verdict.NOT_PROVEN
+MUTANTS: list[tuple[str, Change, Verdict, str]] = [
+    ("models-unchanged-around-legs", drop("models_around|02-B1"), N, "02-B1: the models were not looked at around it"),
+    ("models-unchanged-around-legs", put("models_around|01-A1|after|looked_at", 2), N, "after 01-A1: 2 of 3 model fil"),
+    ("models-unchanged-around-legs", put("models_around|02-B1|before|changes", ["m: x"]), V, "before 02-B1: m: x"),
+    ("as-in-gate-2", put("engine|content|program", "2" * 64), V, "the engine's program are not those of gate 2"),
+    ("as-in-gate-2", put("models|folders|0|files|0|sha256", "2" * 64), V, "model file target/config.json is 2222"),
+]
+
+
+def test_what_gate_2_proved_is_not_spoken_against() -> None:
+    found = judge_identity(identity(good()), LEGS, identity(good()), "native")
+    assert found == dict.fromkeys([*ENGINE_RULES, "models-unchanged-around-legs", "as-in-gate-2"])
+
+
+@pytest.mark.parametrize(("rule", "change", "verdict", "reason"), MUTANTS)
+def test_the_mutant_is_caught_for_its_reason(rule: str, change: Change, verdict: Verdict, reason: str) -> None:
+    value = good()
+    change(value)
+    found = judge_identity(identity(value), LEGS, identity(good()), "native")[rule]
+    assert found is not None
+    assert found[0] is verdict
+    assert found[1].startswith(reason)
+
+
+def test_without_gate_2s_identity_nothing_is_proven() -> None:
+    found = judge_identity(identity(good()), LEGS, None, "native")["as-in-gate-2"]
+    assert found == (N, "the identity that gate 2 proved is not there to compare with")
+
+
+def after_gate_2(place: Path, changed: Change = lambda _: None) -> None:
+    """Gate 2's attempt beside gate 3's, which is bound to it; what ran in gate 3 differs by one fact."""
+    before = place / "gate2" / "0001" / root.EVIDENCE / "diagnostic"
+    before.mkdir(parents=True)
+    files.write_new(before / "identity.json", files.canonical_json(good()))
+    value = good()
+    changed(value)
+    attempt = place / "gate3" / "0001"
+    path = attempt / root.EVIDENCE / reader.DIRECTORY / "identity.json"
+    path.write_bytes(files.canonical_json(value))
+    start = read_model(attempt / root.ATTEMPT, AttemptStart)
+    bound = start.model_copy(update={"previous": Previous(gate=2, attempt=1, receipt="0" * 64)})
+    (attempt / root.ATTEMPT).write_bytes(files.canonical_json(bound.canonical()))
+
+
+def clause(place: Path) -> tuple[Verdict, str] | None:
+    return derive_endpoint(read_attempted(place / "gate3" / "0001")).clauses["identity-exact"]
+
+
+def test_gate_3s_clause_is_judged_by_them(ran: Path, tmp_path: Path) -> None:  # noqa: F811
+    derive(ran, tmp_path / "gate3", lambda _: None)
+    after_gate_2(tmp_path)
+    assert clause(tmp_path) is None
+    (tmp_path / "gate2" / "0001" / root.EVIDENCE / "diagnostic" / "identity.json").unlink()
+    (tmp_path / "gate2" / "0001" / root.EVIDENCE / "diagnostic").rmdir()
+    assert clause(tmp_path) == (N, "as-in-gate-2: the identity that gate 2 proved is not there to compare with")
+
+
+@pytest.mark.parametrize("rule", ["models-unchanged-around-legs", "as-in-gate-2"])
+def test_gate_3s_clause_names_the_rule(rule: str, ran: Path, tmp_path: Path) -> None:  # noqa: F811
+    derive(ran, tmp_path / "gate3", lambda _: None)
+    _, change, verdict, reason = next(mutant for mutant in MUTANTS if mutant[0] == rule)
+    after_gate_2(tmp_path, change)
+    found = clause(tmp_path)
+    assert found is not None
+    assert found[0] is verdict
+    assert found[1].startswith(f"{rule}: {reason}")
+
+
+def test_the_models_around_a_leg_without_a_record_count_too(ran: Path, tmp_path: Path) -> None:  # noqa: F811
+    derive(ran, tmp_path / "gate3", lambda _: None)
+    after_gate_2(tmp_path, drop("models_around|02-B1"))
+    endpoint = tmp_path / "gate3" / "0001" / root.EVIDENCE / reader.DIRECTORY
+    leg = reader.leg_directory(endpoint, 2, "B1")
+    (leg / "leg.json").unlink()
+    (leg / "failure.json").write_bytes(b'{"reason":"r"}')
+    (endpoint / reader.PHASE_1).unlink()
+    assert clause(tmp_path) == (N, "models-unchanged-around-legs: 02-B1: the models were not looked at around it")

@@ -39,7 +39,7 @@ from pytest_laguna.campaign import Lane
 from pytest_laguna.engine import arms
 from pytest_laguna.evidence.event_profile import EventClock, EventProfile, HostLead, StreamIdentity
 from pytest_laguna.evidence.event_sparse import SparseProfile, chosen_intervals
-from pytest_laguna.evidence.replay_profile import SegmentKind
+from pytest_laguna.evidence.replay_profile import SegmentKind, order_sha256
 
 if TYPE_CHECKING:
     from pytest_laguna.engine.timeline import Stream, Timeline  # import torch
@@ -120,45 +120,55 @@ class Measuring:
 
 
 class Measurement:
-    """Runs each replay of the target in one of the ways, and times it with what it needs made for it."""
+    """Runs each replay of the target in one of the ways, and times it with what the profiles do in each replay.
+
+    What they do once, or before the replay that they measure, as the making of events, is outside the time.
+    """
 
     def __init__(self, worker: Any) -> None:
         from pytest_laguna.engine.compat import introspection, replay  # noqa: PLC0415 - import vLLM
+        from pytest_laguna.engine.event_profile import Subject  # noqa: PLC0415
         from pytest_laguna.engine.timeline import timeline  # noqa: PLC0415
 
-        self.batch = replay.verification_batch(worker, arms.VERIFIED_TOKENS)
-        kinds = [introspection.segment_kind(segment) for segment in self.batch.segments]
+        batch = replay.verification_batch(worker, arms.VERIFIED_TOKENS)
+        kinds = [introspection.segment_kind(segment) for segment in batch.segments]
+        self.subject = Subject(batch, kinds, order_sha256(kinds), (0, 1))
         self.timeline = timeline()
         self.drawn = itertools.cycle([chosen_intervals(kinds, number) for number in range(100)])
         self.rounds = Rounds(WAYS, self.timeline.synchronize)
         self.hooks = contextlib.ExitStack()
-        self.hooks.enter_context(self.batch.around(self.timed))
+        self.hooks.enter_context(batch.around(self.timed))
 
     def timed(self, replay: Replay) -> Any:
         """One replay, in the way that is due."""
+        way = self.rounds.due()
+        if way == "plain":
+            return self.rounds.timed(way, replay)
+        with self.put(way):
+            return self.rounds.timed(way, lambda: self.checked(replay))
 
-        def run(way: str) -> Any:
-            with self.way(way):
-                return replay()
-
-        return self.rounds.timed(run)
+    def checked(self, replay: Replay) -> Any:
+        """What both profiles look at around a replay."""
+        self.subject.require_captured()
+        stream = self.timeline.current()
+        returned = replay()
+        if self.timeline.current() != stream:
+            raise RuntimeError("another stream")
+        return returned
 
     @contextlib.contextmanager
-    def way(self, way: str) -> Iterator[None]:
-        """What is in the loop's place for one replay."""
+    def put(self, way: str) -> Iterator[None]:
+        """A loop with events in the place of vLLM's."""
         from pytest_laguna.engine.event_loop import EventLoop, unchanged  # noqa: PLC0415 - imports torch
         from pytest_laguna.engine.event_sparse import SparseLoop  # noqa: PLC0415
 
-        if way == "plain":
-            yield
-            return
-        segments = self.batch.segments
+        segments = self.subject.segments
         loop = (
             EventLoop(segments, self.timeline, "benchmark")
             if way == "full"
             else SparseLoop(segments, next(self.drawn), self.timeline)
         )
-        with self.batch.inside(loop.run, unchanged):
+        with self.subject.batch.inside(loop.run, unchanged):
             yield
 
 

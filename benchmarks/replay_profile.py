@@ -19,11 +19,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,30 +28,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks import replays
+from benchmarks.replays import Replay, Rounds
 from pytest_laguna.campaign import Lane
-from pytest_laguna.engine import arms, launch
-from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
-from tests.runner import runner
+from pytest_laguna.engine import arms
+from pytest_laguna.evidence.arm_record import Arm
 
+MODULE = "benchmarks.replay_profile"
 WAYS = ("stock", "seam", "profile")
 ARMS = (Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE)
-PROMPTS = ("digits", "letters", "assignments")
-TOKENS = 272
-VLLM = {"cpu": "0.32.0", "cuda": "0.26.0", "xpu": "0.32.0"}
-
-Replay = Callable[[], Any]
 
 
 def main() -> int:
     """Measure in processes of their own and print, or be one of them."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.replay_profile", description="Cost of the profile.")
-    parser.add_argument("--device", choices=sorted(VLLM), default="cpu")
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="Cost of the profile.")
+    parser.add_argument("--device", choices=sorted(replays.VLLM), default="cpu")
     parser.add_argument("--processes", type=int, default=2, help="for each arm")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--measure", nargs=2, metavar=("ARM", "PAIR"), help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=2, metavar=("WHAT", "REQUEST"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.measure:
-        print(json.dumps(measure(_request(Arm(chosen.measure[0]), chosen.device, Path(chosen.measure[1])))))
+        print(json.dumps(replays.measure(Path(chosen.measure[1]), f"{MODULE}.Measuring")))
         return 0
     figures = run(chosen.processes, chosen.device)
     if chosen.json:
@@ -64,19 +58,14 @@ def main() -> int:
     return 0
 
 
-def run(processes: int, device: Lane) -> dict[str, Any]:
+def run(processes: int, lane: Lane) -> dict[str, Any]:
     """All processes, one after the other, the arms in turn."""
     rounds: dict[Arm, list[dict[str, int]]] = {arm: [] for arm in ARMS}
     with tempfile.TemporaryDirectory() as directory:
-        built = launch.build_tiny_pair(
-            Path(directory) / "pair",
-            vllm=VLLM[device],
-            interpreter=Path(sys.executable),
-            deadline_seconds=300,
-            run=runner(),
-        )
+        home = Path(directory)
+        pair = replays.build_pair(home, lane)
         for arm in ARMS * processes:
-            rounds[arm] += _child(arm, device, built.target.parent, Path(directory))
+            rounds[arm] += replays.child(MODULE, "cost", replays.request(lane, pair, arm), home)
     ratios = {
         way: {arm.value: statistics.median(r[way] / r["stock"] for r in taken) for arm, taken in rounds.items()}
         for way in WAYS[1:]
@@ -103,49 +92,6 @@ def _clock_ns() -> float:
     return (now() - begin) / readings
 
 
-def _child(arm: Arm, device: Lane, pair: Path, home: Path) -> list[dict[str, int]]:
-    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), "LC_ALL": "C.UTF-8"}
-    environment |= {name: os.environ[name] for name in arms.LEASE & os.environ.keys()}  # the cards that it may use
-    argv = [sys.executable, "-m", "benchmarks.replay_profile", f"--device={device}"]
-    argv += ["--measure", arm.value, str(pair)]
-    variables = environment | arms.environment(_request(arm, device, pair))
-    seen = subprocess.run(argv, env=variables, capture_output=True, check=False, text=True)
-    if seen.returncode:
-        raise RuntimeError(f"{arm}: exit code {seen.returncode}: {seen.stderr[-2000:]}")
-    taken: list[dict[str, int]] = json.loads(seen.stdout.splitlines()[-1])
-    return taken
-
-
-def _request(arm: Arm, device: Lane, pair: Path) -> ArmRequest:
-    return ArmRequest(
-        arm=arm,
-        lane=device,
-        target=str(pair / "target"),
-        draft=str(pair / "draft"),
-        prompt=PROMPTS[0],
-        tokens=TOKENS,
-        tensor_parallel_size=1,
-        collective_breaks=False,
-        planted=Planted.NONE,
-        profile_samples=0,
-    )
-
-
-def measure(request: ArmRequest) -> list[dict[str, int]]:
-    """One process: whole replays in nanoseconds, by round and way."""
-    from vllm import LLM, SamplingParams  # noqa: PLC0415 - a process of its own
-
-    arguments = arms.engine_arguments(request) | {"worker_extension_cls": "benchmarks.replay_profile.Measuring"}
-    engine = LLM(**arguments)
-    engine.collective_rpc("begin_measuring")
-    prompts = json.loads((Path(request.target).parent / "prompts.json").read_text())
-    sampling = SamplingParams(temperature=0.0, seed=arms.SEED, max_tokens=TOKENS, ignore_eos=True)
-    for name in PROMPTS:
-        engine.generate([prompts[name]], sampling, use_tqdm=False)
-    [taken] = engine.collective_rpc("measured")
-    return taken  # type: ignore[no-any-return]
-
-
 class Measuring:
     """Mixed into vLLM's worker; its names must not be among the worker's own."""
 
@@ -155,8 +101,7 @@ class Measuring:
 
     def measured(self) -> list[dict[str, int]]:
         """The whole rounds."""
-        rounds = zip(*[iter(self.laguna_measurement.taken)] * len(WAYS), strict=False)
-        return [dict(taken) for taken in rounds]
+        return self.laguna_measurement.rounds.whole()
 
 
 class Measurement:
@@ -175,21 +120,15 @@ class Measurement:
         # Never as many samples: it is not to end.
         directory = ProfileDirectory(Path(tempfile.mkdtemp()), 0, 1)
         self.profiler = ReplayProfiler(batch, kinds, self.seam, directory, (0, 1), sys.maxsize)
-        self.synchronize = synchronizer()
-        self.order = itertools.cycle([*WAYS, *WAYS[1:], *WAYS[:1], *WAYS[2:], *WAYS[:2]])
-        self.taken: list[tuple[str, int]] = []
+        self.rounds = Rounds(WAYS, synchronizer())
         self.hooks = contextlib.ExitStack()
         self.hooks.enter_context(batch.around(self.timed))
 
     def timed(self, replay: Replay) -> Any:
         """One replay, in the way that is due."""
-        way = next(self.order)
+        way = self.rounds.due()
         with self.way(way) as run_replay:
-            begin = time.perf_counter_ns()
-            returned = run_replay(replay)
-            self.synchronize()
-            self.taken.append((way, time.perf_counter_ns() - begin))
-        return returned
+            return self.rounds.timed(way, lambda: run_replay(replay))
 
     @contextlib.contextmanager
     def way(self, way: str) -> Iterator[Callable[[Replay], Any]]:

@@ -113,12 +113,15 @@ class Rounds:
         self._synchronize = synchronize
         self.taken: list[tuple[str, int]] = []
 
-    def timed(self, run: Callable[[str], Any]) -> Any:
-        """Run one replay in the way that is due, and take its time with the wait for the device after it."""
-        way = next(self._order)
+    def due(self) -> str:
+        """The way of the next replay."""
+        return next(self._order)
+
+    def timed(self, way: str, replay: Replay) -> Any:
+        """Run one replay in the way that was due, and take its time with the wait for the device after it."""
         self._synchronize()
         begin = time.perf_counter_ns()
-        returned = run(way)
+        returned = replay()
         self._synchronize()
         self.taken.append((way, time.perf_counter_ns() - begin))
         return returned

@@ -76,16 +76,11 @@ class FitnessProfiler(Instrument):
         return returned
 
     def _with_events(self, replay: Replay) -> object:
-        """The events are made within the time: the profile makes them for its one replay."""
-        made: list[EventLoop] = []
-
-        def loop() -> None:
-            made.append(EventLoop(self._subject.segments, self._timeline, f"rank {self._subject.rank}, fitness"))
-            made[0].run()
-
-        with self._subject.batch.inside(loop, unchanged):
+        """The events are made before it, as the profile makes them."""
+        loop = EventLoop(self._subject.segments, self._timeline, f"rank {self._subject.rank}, fitness")
+        with self._subject.batch.inside(loop.run, unchanged):
             returned = self._timed(EVENTS, replay)
-        self._kinds[EVENTS] = self._by_kind(made[0].read().boundary_ns if made else [])
+        self._kinds[EVENTS] = self._by_kind(loop.read().boundary_ns)
         return returned
 
     def _by_kind(self, stamps: Sequence[int]) -> dict[SegmentKind, int]:

@@ -95,6 +95,8 @@ class Subject:
             ProfileError: it does not.
         """
         now = self.batch.segments
+        if now == self.segments:
+            return
         if len(now) != len(self.segments):
             self.refuse(f"{len(self.segments)} segments, as captured", f"{len(now)}")
         same = [given is captured for given, captured in zip(now, self.segments, strict=True)]
@@ -138,8 +140,12 @@ class Instrument(abc.ABC):
             self._subject.refuse("one start", "a second one")
         self._then = then
         with contextlib.ExitStack() as hooks:
-            hooks.enter_context(self._subject.batch.around(self._measured))
+            self._put(hooks)
             self._hooks = hooks.pop_all()
+
+    def _put(self, hooks: contextlib.ExitStack) -> None:
+        """Put what measures around the replays."""
+        hooks.enter_context(self._subject.batch.around(self._measured))
 
     def _measured(self, replay: Replay) -> object:
         """One replay. After an error nothing is measured any more."""

@@ -6,7 +6,8 @@ Nothing is read before the last replay: no synchronise and no look at an event l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from pytest_laguna.evidence.event_profile import StreamIdentity
 from pytest_laguna.evidence.event_sparse import SparseProfile, chosen_intervals
@@ -70,29 +71,44 @@ class SparseProfiler(Instrument):
         self._stream: Hashable | None = None
         self._chosen = [chosen_intervals(subject.kinds, number) for number in range(replays)]
         self._loops: list[SparseLoop] = []
+        self._due: Iterator[SparseLoop] = iter(())
+        self._loop: SparseLoop | None = None
         self.replays = replays
 
+    def _put(self, hooks: contextlib.ExitStack) -> None:
+        super()._put(hooks)
+        hooks.enter_context(self._subject.batch.inside(self._run, unchanged))
+
+    def _run(self) -> None:
+        """The loop of vLLM's replay."""
+        if self._loop is None:
+            self._subject.refuse("a loop within a measured replay", "one outside")
+        self._loop.run()
+
     def replay(self, replay: Replay) -> object:
-        """One replay; its events are made before it. The first one's stream is that of all.
+        """One replay. The first one's stream is that of all, and before it all events are made.
 
         Raises:
             ProfileError: it does not run what was captured, or on another stream.
         """
         self._subject.require_captured()
-        if self._stream is None:
-            self._stream = frozen_stream(self._timeline, self._where)
-        self._require_stream(self._stream)
-        loop = SparseLoop(self._subject.segments, self._chosen[len(self._loops)], self._timeline)
-        with self._subject.batch.inside(loop.run, unchanged):
-            returned = replay()
-        self._require_stream(self._stream)
+        stream = self._stream = self._begin() if self._stream is None else self._stream
+        self._require_stream(stream)
+        loop = self._loop = next(self._due)
+        returned = replay()
+        self._require_stream(stream)
         if not loop.ran:
             self._subject.refuse("vLLM's replay to run its segments", "none run")
-        self._loops.append(loop)
-        if len(self._loops) == self.replays:
+        if loop is self._loops[-1]:
             self._timeline.synchronize()
-            self.finish(self._profile(self._stream))
+            self.finish(self._profile(stream))
         return returned
+
+    def _begin(self) -> Hashable:
+        stream = frozen_stream(self._timeline, self._where)
+        self._loops = [SparseLoop(self._subject.segments, chosen, self._timeline) for chosen in self._chosen]
+        self._due = iter(self._loops)
+        return stream
 
     def _require_stream(self, stream: Hashable) -> None:
         if (current := self._timeline.current()) != stream:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -50,7 +51,7 @@ class Timeline(Protocol):
         """Which one that is."""
 
     def events(self, count: int) -> Sequence[TimedEvent]:
-        """Events on the current stream, whichever is current when they are recorded."""
+        """Events on the current stream, whichever is current when they are recorded; what they cost once is paid."""
 
     def synchronize(self) -> None:
         """Wait for the device, all of its streams."""
@@ -61,9 +62,8 @@ class DeviceTimeline:
 
     clock: EventClock = "device-event"
 
-    def current(self) -> torch.Stream:
-        """See ``Timeline``; torch compares device and number."""
-        return torch.accelerator.current_stream()
+    current = staticmethod(torch.accelerator.current_stream)
+    """See ``Timeline``; torch compares device and number."""
 
     def identity(self, stream: Hashable) -> Stream:
         """See ``Timeline``."""
@@ -74,7 +74,10 @@ class DeviceTimeline:
     def events(self, count: int) -> Sequence[TimedEvent]:
         """See ``Timeline``."""
         stream = torch.accelerator.current_stream()
-        return [_DeviceEvent(stream) for _ in range(count)]
+        made = [_DeviceEvent(stream) for _ in range(count)]
+        for event in made:  # torch makes an event when it is recorded first, and that is not to be measured
+            event.record()
+        return made
 
     def synchronize(self) -> None:
         """See ``Timeline``."""
@@ -82,14 +85,11 @@ class DeviceTimeline:
 
 
 class _DeviceEvent:
-    __slots__ = ("_event", "_stream")
+    __slots__ = ("_event", "record")
 
     def __init__(self, stream: torch.Stream) -> None:
-        self._stream = stream
         self._event = torch.Event(stream.device, enable_timing=True)
-
-    def record(self) -> None:
-        self._event.record(self._stream)
+        self.record: Callable[[], None] = functools.partial(self._event.record, stream)
 
     def is_complete(self) -> bool:
         return bool(self._event.query())

@@ -375,7 +375,7 @@ def test_what_events_cost_is_in_the_third_way_alone(
         batch.replay()
     (only,) = read_model(root / "rank0.json", EventFitness).rounds
     assert only.plain_ns == only.stamped_ns == 301
-    assert only.events_ns == 3 * 100 + 7 * 50
+    assert only.events_ns == 3 * 100 + 6 * 50
     assert only.events_kind_ns == {"graph": 2 * 200, "attention": 200}
 
 

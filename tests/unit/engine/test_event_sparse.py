@@ -181,6 +181,28 @@ def test_a_replay_that_runs_no_segment_is_refused(root: Path) -> None:
     assert (list(root.iterdir()), batch.hooked) == ([], False)
 
 
+def test_all_events_are_made_before_the_first_replay(root: Path) -> None:
+    stream = FakeTimeline()
+    batch = FakeBatch(stream, KINDS)
+    profile = profiler(batch, stream, root, replays=3)
+    profile.start(lambda: None)
+    with pytest.raises(ProfileError, match="expected a loop within a measured replay, seen one outside"):
+        profile._run()
+    made: list[int] = []
+    plain = stream.events
+
+    def events(count: int) -> Any:
+        made.append(count)
+        return plain(count)
+
+    stream.events = events  # type: ignore[method-assign]
+    batch.replay()
+    assert made == [14] * 3
+    for _ in range(3):
+        batch.replay()
+    assert (made, batch.plain) == ([14] * 3, 1)
+
+
 def test_the_stream_is_that_of_the_first_replay(root: Path) -> None:
     """Which one is current while nothing is replayed is no matter."""
     stream = FakeTimeline()

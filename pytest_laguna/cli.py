@@ -14,7 +14,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, get_args
 
@@ -25,6 +25,7 @@ from pytest_laguna.evidence.root import ATTEMPT, GATES, attempt_directory
 from pytest_laguna.identity import freezing
 from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.own_analysis import OwnAnalysis, own_analysis, read_attempted
+from pytest_laguna.report.collected import NO_ATTEMPT, collected_junit
 from pytest_laguna.report.trace import trace
 from pytest_laguna.verdict import USAGE_EXIT_CODE, NotProvenError, UnusableEvidenceError, Verdict, worst
 from pytest_laguna.verification import GateReport, hold_to, verify_attempt, verify_root
@@ -44,8 +45,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE_EXIT_CODE, f"{printable(f'{self.prog}: {message}')}; see {self.prog} --help\n")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; returns its exit code."""
+def make_parser() -> argparse.ArgumentParser:
+    """The command line; what is parsed holds the subcommand's own parser as ``used``."""
     version = importlib.metadata.version("pytest-laguna")
     parser = _Parser(prog="laguna", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"pytest-laguna {version}")
@@ -53,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verify = commands.add_parser("verify", help="derive every verdict again from a sealed root's raw files")
     verify.add_argument("root", metavar="ROOT", help="the sealed root, or a copy of it")
     verify.add_argument("--json", action="store_true", help="print one JSON object")
+    verify.add_argument("--junit", metavar="FILE.xml", help="write a JUnit report too, a new file outside the root")
     verify.add_argument(
         "--expect",
         action="append",
@@ -64,6 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     analyze = commands.add_parser("analyze", help="verify an attempt, and run its frozen analysis again, read-only")
     analyze.add_argument("attempt", metavar="ATTEMPT", help="an attempt's directory in its sealed root, or in a copy")
     analyze.add_argument("--out", required=True, metavar="FILE", help="a new file, outside the sealed root")
+    reporting = commands.add_parser("report", help="verify a sealed root, and write it as one HTML file for people")
+    reporting.add_argument("root", metavar="ROOT", help="the sealed root, or a copy of it")
+    reporting.add_argument("--out", required=True, metavar="FILE.html", help="a new file, outside the sealed root")
     tracing = commands.add_parser("trace", help="write an attempt's profiles as a trace that Perfetto opens")
     tracing.add_argument("attempt", metavar="ATTEMPT", help="an attempt's directory, or a copy of it")
     tracing.add_argument("--out", required=True, metavar="FILE.json", help="a new file, outside the sealed root")
@@ -77,29 +82,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reviewing.add_argument(
         "--as", required=True, metavar="NAME", dest="reviewer", type=_reviewer, help="who has; not its author"
     )
-    chosen = parser.parse_args(arguments)
+    for command in commands.choices.values():
+        command.set_defaults(used=command)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand; returns its exit code."""
+    chosen = make_parser().parse_args(arguments)
     if chosen.command in {"freeze", "review"}:
-        reviewer = chosen.reviewer if chosen.command == "review" else None
         try:
-            return _print(*_freeze(Path(chosen.campaign), reviewer))
+            return _print(*_freeze(Path(chosen.campaign), chosen.reviewer if chosen.command == "review" else None))
         except (OSError, CampaignError, IdentityError, ValueError) as error:
             reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            (freezing_ if reviewer is None else reviewing).error(printable(" ".join(reason.split())))
+            chosen.used.error(printable(" ".join(reason.split())))
     if chosen.command == "doctor":
         return _print(*_doctor(chosen.device, as_json=chosen.json))
     if chosen.command in {"analyze", "trace"}:
-        carry_out, used = (_analyze, analyze) if chosen.command == "analyze" else (_trace, tracing)
+        carry_out = _analyze if chosen.command == "analyze" else _trace
         try:
             return _print(*carry_out(Path(chosen.attempt), Path(chosen.out)))
         except (OSError, ValueError) as error:
             reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            used.error(printable(reason))
+            chosen.used.error(printable(reason))
     try:
-        text, code = _verify(chosen.root, chosen.expect, as_json=chosen.json)
+        if chosen.command == "report":
+            return _print(*_report(chosen.root, Path(chosen.out)))
+        text, code = _verify(chosen.root, chosen.expect, chosen.junit, as_json=chosen.json)
+    except _OutputError as error:
+        chosen.used.error(str(error))
     except (OSError, ValueError) as error:
         reason = f"cannot be read ({error.strerror if isinstance(error, OSError) else error})"
         absent = isinstance(error, FileNotFoundError | NotADirectoryError)
-        verify.error(f"{chosen.root!r}: {'not a directory' if absent else reason}; expected a sealed root")
+        chosen.used.error(f"{chosen.root!r}: {'not a directory' if absent else reason}; expected a sealed root")
     return _print(text, code)
 
 
@@ -110,21 +125,63 @@ def _digest(text: str) -> str:
     return text
 
 
-def _verify(sealed_root: str, expected: Sequence[str], *, as_json: bool) -> tuple[str, int]:
+class _OutputError(Exception):
+    """Why the output is not written, in one line."""
+
+
+def _verify(sealed_root: str, expected: Sequence[str], junit: str | None, *, as_json: bool) -> tuple[str, int]:
     """What is printed, and the exit code: the worst verdict's, and NOT_PROVEN's when there is no attempt at all.
 
     Raises:
         OSError: the root cannot be read.
         ValueError: it has no name, or one that no path can have.
+        _OutputError: the report cannot be written, or would lie in the root.
     """
-    if not sealed_root:
-        raise ValueError("no directory")
-    reports = verify_root(Path(sealed_root))
+    reports = _verified_root(sealed_root)
     reports = hold_to(reports, expected) if expected else reports
     code = worst(report.verdict for report in reports).exit_code
+    if junit is not None:
+        _write(Path(junit), Path(sealed_root), lambda: collected_junit(Path(sealed_root), reports))
     if as_json:
         return json.dumps({"gates": [report.to_json() for report in reports]}, indent=2) + "\n", code
-    return _table(reports) or f"NOT_PROVEN: {printable(sealed_root)} holds no attempt\n", code
+    return _told(sealed_root, reports), code
+
+
+def _verified_root(sealed_root: str) -> list[GateReport]:
+    if not sealed_root:
+        raise ValueError("no directory")
+    return verify_root(Path(sealed_root))
+
+
+def _report(sealed_root: str, out: Path) -> tuple[str, int]:
+    """What is printed, and the exit code: that of ``verify``. Raises as ``_verify``."""
+    from pytest_laguna.report.document import report_document, require_matplotlib  # noqa: PLC0415 - verifying needs none
+
+    try:
+        require_matplotlib()
+    except ValueError as error:
+        raise _OutputError(str(error)) from error
+    reports = _verified_root(sealed_root)
+    _write(out, Path(sealed_root), lambda: report_document(Path(sealed_root), reports))
+    code = worst(report.verdict for report in reports).exit_code
+    return f"{_told(sealed_root, reports)}{printable(str(out))}: open it in any browser; it needs nothing else\n", code
+
+
+def _write(out: Path, sealed_root: Path, content: Callable[[], bytes]) -> None:
+    """Write a new file outside a root; raises _OutputError."""
+    try:
+        if out.resolve().is_relative_to(sealed_root.resolve()):
+            raise _OutputError(f"{out}: inside {sealed_root}, which stays as it was sealed; name a file elsewhere")
+        if out.exists():
+            raise _OutputError(f"{out}: exists already; name a new file")
+        write_new(out, content())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise _OutputError(
+            f"{out}: cannot be written ({reason}); name a new file in a directory that is there"
+        ) from error
+    except UnusableEvidenceError as error:
+        raise _OutputError(f"{sealed_root}: changed while it was read ({error}); run again") from error
 
 
 def _analyze(attempt: Path, out: Path) -> tuple[str, int]:
@@ -241,6 +298,10 @@ def _doctor(lane: Lane | None, *, as_json: bool) -> tuple[str, int]:
     report = diagnose({asked: Path(sys.executable) for asked in LANES if lane in {asked, None}})
     code = 0 if lane is None or report.ready(lane) else Verdict.NOT_PROVEN.exit_code
     return report.to_json() if as_json else "\n".join(map(printable, report.to_text().split("\n"))), code
+
+
+def _told(sealed_root: str, reports: Sequence[GateReport]) -> str:
+    return _table(reports) or f"NOT_PROVEN: {printable(sealed_root)} {NO_ATTEMPT}\n"
 
 
 def _table(reports: Sequence[GateReport]) -> str:

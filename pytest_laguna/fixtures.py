@@ -26,6 +26,7 @@ from pytest_laguna.machine.command import new_token
 from pytest_laguna.own_analysis import clause_finding, own_analysis, read_attempted
 from pytest_laguna.precondition import Gate
 from pytest_laguna.rehearsal import Rehearsal
+from pytest_laguna.report.progress import Progress
 from pytest_laguna.verdict import JSON, NotProvenError, raise_verdict
 
 GATE = pytest.StashKey[Gate]()
@@ -39,6 +40,9 @@ CARDS = pytest.StashKey[LeasedCards]()
 
 NOTHING_RUNS = pytest.StashKey[str]()
 """Why nothing may run on the leased cards; in the configuration's stash, and only then."""
+
+PROGRESS = pytest.StashKey[Progress]()
+"""What the terminal shows of runs; in the configuration's stash."""
 
 CLAUSE = pytest.StashKey[str]()
 """The clause that a test proves; in the item's stash."""
@@ -141,13 +145,18 @@ def arm_runner(
     _require_ready(request.config)
     bytecode = tmp_path_factory.mktemp("bytecode")
     evidence = request.config.stash[ATTEMPT].directory / root.EVIDENCE
+    progress = request.config.stash[PROGRESS]
     if CARDS in request.config.stash:
         held = request.config.stash[CARDS]
         bounds = campaign.lanes[lane].bounds
-        return ArmRunner(held.lease.token, held.environment(), held.cores(held.cards), bounds, bytecode, evidence, held)
+        cores = held.cores(held.cards)
+        return ArmRunner(
+            held.lease.token, held.environment(), cores, bounds, bytecode, evidence, held, watched=progress.run
+        )
     if campaign.rehearsal is None:
         raise NotProvenError("the campaign has no table rehearsal; gate 1 runs the engine of one")
-    return ArmRunner(new_token(), {}, frozenset(), campaign.rehearsal.bounds, bytecode, evidence)
+    bounds = campaign.rehearsal.bounds
+    return ArmRunner(new_token(), {}, frozenset(), bounds, bytecode, evidence, watched=progress.run)
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,8 @@ from pytest_laguna.identity.source import IdentityError, unfrozen_module
 from pytest_laguna.leasing import take_cards
 from pytest_laguna.machine import descent
 from pytest_laguna.precondition import Gate, find_earlier, find_previous, left_behind, loaded_runtime, settle
+from pytest_laguna.report.progress import open_progress
+from pytest_laguna.report.summary import advice, verdict_table
 from pytest_laguna.verdict import (
     MeasuredNegativeError,
     NotProvenError,
@@ -75,9 +77,13 @@ def run(config: pytest.Config) -> int | None:
 
 def _verify(directory: Path) -> tuple[Verdict, str]:
     """An attempt's verdict and reason from its files alone."""
-    gate = int(directory.parent.name.removeprefix("gate"))
-    report = verification.verify_attempt(directory.parent.parent, gate, int(directory.name))
+    report = _report(directory)
     return report.verdict, report.reason
+
+
+def _report(directory: Path) -> verification.GateReport:
+    gate = int(directory.parent.name.removeprefix("gate"))
+    return verification.verify_attempt(directory.parent.parent, gate, int(directory.name))
 
 
 def open_gate(config: pytest.Config) -> None:
@@ -95,6 +101,7 @@ def open_gate(config: pytest.Config) -> None:
         precondition = _check_chain(gate, config.rootpath)
         if gate.options.gate > 1:
             config.stash[fixtures.CARDS] = take_cards(gate, len(precondition.earlier) + 1)
+    config.stash[fixtures.PROGRESS] = open_progress(config.get_verbosity())
     config.option.xmlpath = None  # the attempt's report is written by the session, and copied to --junitxml
     config.pluginmanager.register(GateSession(config, gate, precondition, line), _SESSION_PLUGIN)
     config.pluginmanager.register(fixtures, f"{_SESSION_PLUGIN}-fixtures")
@@ -255,6 +262,7 @@ class GateSession:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> None:
         """Name the test before it runs, so that one which ends the process is known."""
+        self._config.stash[fixtures.PROGRESS].test_began()
         if self._attempt is not None:
             self._attempt.append("test-started", nodeid=item.nodeid)
             item.session.shouldstop = self._attempt.broken or False
@@ -294,10 +302,13 @@ class GateSession:
         for verdict, reason in self._problems(self._attempt):
             self._attempt.append("problem", reason=reason, verdict=verdict.value)
         self._attempt.finish(int(session.exitstatus))
-        verdict, reason = _verify(self._attempt.directory)
+        report = _report(self._attempt.directory)
+        verdict, reason = report.verdict, report.reason
         if self._attempt.broken:
             reason = self._attempt.broken
         session.exitstatus = verdict.exit_code
+        for line in verdict_table(report.analysis) if report.analysis is not None else ():
+            self._say(line)
         self._print(verdict, reason)
         self._copy_report(self._attempt.directory)
 
@@ -363,13 +374,16 @@ class GateSession:
         if self._attempt is not None:
             self._say(f"evidence: {self._attempt.directory}")
             self._say_receipt(self._attempt.directory / root.RECEIPT)
-        if verdict is Verdict.PASS and self._gate.campaign.gate_clauses(options_.gate + 1):
-            campaign, root_ = os.path.relpath(options_.campaign), os.path.relpath(options_.sealed_root)
+        root_ = os.path.relpath(options_.sealed_root)
+        if verdict is not Verdict.PASS:
+            self._say(f"next: {advice(verdict)}")
+        elif self._gate.campaign.gate_clauses(options_.gate + 1):
             cards = ",".join(options_.cards) or "..."
             self._say(
-                f"next: pytest --gate={options_.gate + 1} --campaign={campaign} --device={self._gate.lane}"
-                f" --sealed-root={root_} --cards={cards}"
+                f"next: pytest --gate={options_.gate + 1} --campaign={os.path.relpath(options_.campaign)}"
+                f" --device={self._gate.lane} --sealed-root={root_} --cards={cards}"
             )
+        self._say(f"report: laguna report {root_} --out report.html")
 
     def _say_receipt(self, receipt: Path) -> None:
         """What binds the whole attempt, for whoever keeps it where the root cannot be rewritten."""

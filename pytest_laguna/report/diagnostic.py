@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gate 2 with an exact diagnostic: distributions, timing gates, timelines, acceptance, and what each arm gave."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case
+from pytest_laguna.analysis.timing import GATES
+from pytest_laguna.evidence.arm_record import Arm, ArmRecord
+from pytest_laguna.evidence.diagnostic import Comparison, Diagnosis
+from pytest_laguna.evidence.diagnostic_evidence import Missing
+from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
+from pytest_laguna.evidence.replay_profile import RankProfile
+from pytest_laguna.report import charts
+from pytest_laguna.report.attempt import ShownAttempt
+from pytest_laguna.report.figures import Drawing, figure, scale
+from pytest_laguna.report.markup import Markup, code, element, facts, joined, table
+from pytest_laguna.verdict import UnusableEvidenceError
+
+_PERCENT = 100
+
+
+def diagnostic_section(shown: ShownAttempt, own: Diagnosis, drawing: Drawing) -> Markup:
+    """Everything that the diagnostic measured."""
+    place = shown.own_directory
+    case = Case(read_plan(place), read_diagnostic(place))
+    return joined([
+        element("h3", "Arms"),
+        _arms(case),
+        *_acceptance(case, drawing),
+        element("h3", "Time"),
+        _decision(own),
+        *_distributions(case, drawing),
+        *_savings(own, drawing),
+        *_timelines(case, drawing),
+    ])
+
+
+def undetectable(own: Diagnosis) -> Iterator[str]:
+    """What its samples could not have told, one line each."""
+    if own.timing is None:
+        yield "No timing was compared: neither a saving nor a loss of time could have been seen."
+        return
+    for name, gate in _in_order(own.timing):
+        title = name.replace("_", " ")
+        if gate.detectable is None:
+            yield f"{title}: too few values to bound a difference; of any size it could be chance."
+        else:
+            share = f" ({_PERCENT * gate.detectable / gate.control:.1f} % of the control)" if gate.control else ""
+            yield f"{title}: a saving below {_time(gate.detectable)}{share} could not have been told from nothing."
+    yield "One start of each arm: how far apart two more starts of the same arm would be is not known from them."
+
+
+def _decision(own: Diagnosis) -> Markup:
+    published = own.published or "nothing: the diagnostic is not exact, or not of the published shape"
+    return facts([("decides on this lane", own.decides), ("the published rules say", published)])
+
+
+def _records(case: Case) -> Mapping[Arm, ArmRecord]:
+    return {arm: run.record for arm, run in case.evidence.arms.items() if not isinstance(run.record, Missing)}
+
+
+def _arms(case: Case) -> Markup:
+    rows = []
+    for arm, run in case.evidence.arms.items():
+        record = run.record
+        if isinstance(record, Missing):
+            rows.append((code(arm), record.reason, "", "", "", ""))
+            continue
+        accepted = record.acceptance
+        share = f"{accepted.accepted / accepted.draft_tokens:.6f}" if accepted and accepted.draft_tokens else "no draft"
+        rows.append((
+            code(arm),
+            f"{len(record.token_ids)} tokens",
+            code(record.token_sha256[:16]),
+            share,
+            f"{record.start_seconds:.1f} s",
+            f"{record.generation_seconds:.3f} s",
+        ))
+    return table(("arm", "generated", "digest of the tokens", "acceptance rate", "start", "generation"), rows)
+
+
+def _acceptance(case: Case, drawing: Drawing) -> Iterator[Markup]:
+    runs = {
+        arm.value: [count / record.acceptance.drafts for count in record.acceptance.accepted_per_position]
+        for arm, record in _records(case).items()
+        if record.acceptance is not None and record.acceptance.drafts
+    }
+    if runs:
+        yield figure(
+            charts.acceptance(drawing, runs),
+            "Acceptance by position: the share of cycles that accepted the draft's token at each position.",
+        )
+
+
+def _distributions(case: Case, drawing: Drawing) -> Iterator[Markup]:
+    maxima = {arm.value: case.profiles[arm].maxima for arm in GRAPH_ARMS}
+    wanted = dict.fromkeys(gate.quantity for gate in GATES.values() if gate.quantity is not None)
+    wanted |= dict.fromkeys(("graph_host", "collective_host"))
+    arms = {
+        arm: {name: samples[name] for name in wanted if samples.get(name)} for arm, samples in reversed(maxima.items())
+    }
+    if all(arms.values()):
+        count = max(len(samples) for samples in next(iter(arms.values())).values())
+        yield figure(
+            charts.distributions(drawing, arms),
+            f"Control against candidate: each point is one of {count} profiled replays, the maximum over the ranks. The"
+            " line above the points spans p10 to p90, its mark is the median.",
+        )
+
+
+def _savings(own: Diagnosis, drawing: Drawing) -> Iterator[Markup]:
+    if own.timing is None:
+        return
+    yield table(
+        ("timing gate", "control", "candidate", "saving", "95 % interval", "detectable", "published rule"),
+        [(name.replace("_", " "), *_gate(gate)) for name, gate in _in_order(own.timing)],
+        class_="numbers",
+    )
+    relative = {name: _relative(gate) for name, gate in _in_order(own.timing) if gate.control > 0}
+    if relative:
+        yield figure(
+            charts.savings(drawing, relative, "saving against the control, %"),
+            "Savings with 95 % intervals; right of zero the candidate took less time. Inside the grey band a saving"
+            " could not have been told from nothing. A hollow mark is a single pair of values without an interval.",
+        )
+
+
+def _in_order(timing: Mapping[str, Comparison]) -> list[tuple[str, Comparison]]:
+    """As the rules have them; canonical JSON has them by name."""
+    return [(name, timing[name]) for name in GATES if name in timing]
+
+
+def _gate(gate: Comparison) -> tuple[str, ...]:
+    interval = "none" if gate.interval is None else " to ".join(_time(end) for end in gate.interval)
+    detectable = "cannot be told" if gate.detectable is None else _time(gate.detectable)
+    holds = "holds" if gate.passed else "does not hold"
+    return _time(gate.control), _time(gate.candidate), _time(gate.saving), interval, detectable, holds
+
+
+def _relative(gate: Comparison) -> tuple[float, tuple[float, float] | None, float | None]:
+    def percent(value: float) -> float:
+        return _PERCENT * value / gate.control
+
+    interval = None if gate.interval is None else (percent(gate.interval[0]), percent(gate.interval[1]))
+    return percent(gate.saving), interval, None if gate.detectable is None else percent(gate.detectable)
+
+
+def _time(nanoseconds: float) -> str:
+    divisor, unit = scale(abs(nanoseconds))
+    return f"{nanoseconds / divisor:,.3f} {unit}" if unit != "ns" else f"{nanoseconds:,.0f} ns"
+
+
+def _timelines(case: Case, drawing: Drawing) -> Iterator[Markup]:
+    rows: list[tuple[str, Sequence[str], Sequence[float]]] = []
+    for arm in GRAPH_ARMS:
+        for _, read in sorted(case.evidence.profiles[arm].items(), key=lambda item: (len(item[0]), item[0])):
+            try:
+                rows.append(_typical(arm, read()))
+            except UnusableEvidenceError as error:
+                yield element("p", f"{arm}: no timeline: {error}")
+    if rows:
+        segments = len(rows[0][1])
+        yield figure(
+            charts.timelines(drawing, rows),
+            f"One replay by rank: the {segments} segments of the target's graph in their order, each as long as its"
+            " host time is in the median of the profiled replays. Waiting for the device afterwards is not in it.",
+        )
+
+
+def _typical(arm: Arm, profile: RankProfile) -> tuple[str, Sequence[str], Sequence[float]]:
+    """The median host time of each segment over the samples of one rank, in nanoseconds."""
+    kinds = profile.header.kinds
+    columns = zip(*(sample.segment_ns for sample in profile.samples), strict=True)
+    return f"{arm} rank {profile.header.rank}", kinds, [float(statistics.median(column)) for column in columns]

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``laguna report``: a sealed root as one HTML file that needs nothing else, made from what verification derives again.
+
+The same root gives the same bytes. Nothing in the file can run or load: it holds no script, and its content policy
+forbids every request.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pytest_laguna.evidence import root
+from pytest_laguna.evidence.diagnostic import NOTICE, Diagnosis
+from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
+from pytest_laguna.evidence.event_analysis import EventAnalysis
+from pytest_laguna.report import diagnostic, endpoint, events
+from pytest_laguna.report.attempt import ShownAttempt, show_attempt
+from pytest_laguna.report.clauses import badge, clause_table
+from pytest_laguna.report.figures import Drawing
+from pytest_laguna.report.machine import machine_section
+from pytest_laguna.report.markup import Markup, code, details, element, facts, joined, table
+from pytest_laguna.report.style import STYLE
+from pytest_laguna.verdict import Verdict, worst
+from pytest_laguna.verification import GateReport
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+MEANINGS = {
+    Verdict.PASS: "every clause is proven",
+    Verdict.STOP: "the evidence is good and says no",
+    Verdict.FAIL: "a contract is broken",
+    Verdict.VOID: "the evidence is unusable: the harness is at fault",
+    Verdict.NOT_PROVEN: "something is missing",
+}
+"""What each verdict says, in the words of the documentation."""
+
+_LAST_GATE = len(root.GATES)
+
+
+def require_matplotlib() -> None:
+    """Refuse early where the report cannot be drawn.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        message = "matplotlib is not installed, which draws the report: pip install 'pytest-laguna[report]'"
+        raise ValueError(message)
+
+
+def report_document(sealed_root: Path, reports: Sequence[GateReport]) -> bytes:
+    """The report of a root.
+
+    Args:
+        sealed_root: it is read, and never written to.
+        reports: of the newest attempt of each gate, as ``verify_root`` gives them.
+
+    Returns:
+        The HTML in UTF-8.
+
+    Raises:
+        OSError: a file of an attempt cannot be read.
+        UnusableEvidenceError: a file of an attempt changed since it was verified.
+    """
+    drawing = Drawing()
+    name = sealed_root.resolve().name
+    body = [
+        element("h1", f"Sealed root {name}"),
+        _told(reports),
+        *_chains(reports),
+        *(_attempt(sealed_root, report, drawing) for report in reports),
+        _foot(),
+    ]
+    head = joined([
+        Markup('<meta charset="utf-8">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+        Markup('<meta name="color-scheme" content="light dark">'),
+        element("title", f"{name}: {_overall(reports)}"),
+        element("style", Markup(STYLE)),
+    ])
+    document = element("html", element("head", head), element("body", element("main", *body)), lang="en")
+    return f"<!doctype html>\n{document}\n".encode()
+
+
+def _overall(reports: Sequence[GateReport]) -> Verdict:
+    return worst(report.verdict for report in reports)
+
+
+def _told(reports: Sequence[GateReport]) -> Markup:
+    """What the whole comes to, and what the words mean."""
+    overall = _overall(reports)
+    version = importlib.metadata.version("pytest-laguna")
+    line = joined([
+        badge(overall),
+        f" {MEANINGS[overall]}. Every verdict below was derived again from the raw files by pytest-laguna {version}.",
+    ])
+    return joined([
+        element("p", line),
+        details("what the verdicts mean", facts([(badge(v), MEANINGS[v]) for v in Verdict])),
+    ])
+
+
+def _chains(reports: Sequence[GateReport]) -> Iterator[Markup]:
+    """The gates of each campaign on each lane, in their order; a gate that did not run is there too."""
+    if not reports:
+        yield element("p", "This root holds no attempt.", class_="notice")
+    for (campaign, lane), group in itertools.groupby(reports, key=lambda report: (report.campaign, report.lane)):
+        found = {report.gate: report for report in group}
+        yield element("h2", f"{campaign}, lane {lane}")
+        yield element("div", *(_link(found.get(gate), gate) for gate in _gates(found)), class_="chain")
+
+
+def _gates(found: dict[int, GateReport]) -> list[int]:
+    return sorted({*range(1, _LAST_GATE + 1), *found})
+
+
+def _link(report: GateReport | None, gate: int) -> Markup:
+    if report is None:
+        words = (element("div", f"gate {gate}", class_="title"), element("div", "no attempt", class_="reason"))
+        return element("a", *words, class_="REFUSED")
+    title = f"gate {gate}, attempt {report.attempt:04d}" if report.attempt else f"gate {gate}"
+    return element(
+        "a",
+        element("div", title, class_="title"),
+        badge(report.verdict),
+        element("div", report.reason, class_="reason"),
+        class_=str(report.verdict),
+        href=f"#{_anchor(report)}",
+    )
+
+
+def _anchor(report: GateReport) -> str:
+    return f"{report.campaign}-{report.lane}-{report.gate}"
+
+
+def _attempt(sealed_root: Path, report: GateReport, drawing: Drawing) -> Markup:
+    title = f"{report.campaign}, {report.lane}, gate {report.gate}" + (
+        f", attempt {report.attempt:04d}" if report.attempt else ""
+    )
+    content = [element("h2", title, id=_anchor(report)), element("p", badge(report.verdict), " ", report.reason)]
+    gate = sealed_root / report.campaign / report.lane / f"gate{report.gate}"
+    shown = show_attempt(root.attempt_directory(gate, report.attempt), report) if report.attempt else None
+    if shown is None:
+        content.append(element("p", _silent(report), class_="notice"))
+    else:
+        content += _content(shown, drawing)
+    return element("section", *content, class_="attempt")
+
+
+def _silent(report: GateReport) -> str:
+    if not report.attempt:
+        return "There is nothing to show."
+    return "What lies in this attempt is not shown: verification does not trust it, so none of its figures counts."
+
+
+def _content(shown: ShownAttempt, drawing: Drawing) -> Iterator[Markup]:
+    if NOTICE in shown.analysis.reason or isinstance(shown.own, Diagnosis | EventAnalysis):
+        yield element("p", NOTICE.capitalize() + ".", class_="notice")
+    yield from _earlier(shown)
+    yield element("h3", "Clauses")
+    yield clause_table(shown)
+    if shown.missing:
+        yield element("p", f"The gate's own analysis is not shown: {shown.missing}", class_="notice")
+    yield from _figures(shown, drawing)
+    yield element("h3", "What could not have been detected")
+    yield element("ul", *(element("li", line) for line in _undetectable(shown)))
+    yield from _unexercised(shown)
+    yield machine_section(shown)
+    yield from _files(shown)
+
+
+def _figures(shown: ShownAttempt, drawing: Drawing) -> Iterator[Markup]:
+    if isinstance(shown.own, Diagnosis):
+        yield diagnostic.diagnostic_section(shown, shown.own, drawing)
+    elif isinstance(shown.own, EventAnalysis):
+        yield events.events_section(shown, shown.own, drawing)
+    elif isinstance(shown.own, EndpointAnalysis):
+        yield endpoint.endpoint_section(shown, shown.own, drawing)
+
+
+def _undetectable(shown: ShownAttempt) -> Iterator[str]:
+    if isinstance(shown.own, Diagnosis):
+        yield from diagnostic.undetectable(shown.own)
+    elif isinstance(shown.own, EventAnalysis):
+        yield from events.undetectable(shown.own)
+    elif isinstance(shown.own, EndpointAnalysis):
+        yield from endpoint.undetectable(shown.own)
+    else:
+        yield "No analysis of time belongs to this gate: whatever its tests say of speed has no interval beside it."
+    if shown.start.lane == "cpu" and shown.start.gate > 1:
+        yield "The cpu lane shows that code paths and their results are right; it says nothing of speed on a card."
+    yield "That nobody has rewritten the whole root at once is shown only by a receipt's digest kept elsewhere."
+
+
+def _unexercised(shown: ShownAttempt) -> Iterator[Markup]:
+    rows = [(code(clause), code(rule), why) for clause, rule, why in shown.analysis.unexercised]
+    if rows:
+        yield details(f"{len(rows)} rules prove nothing here", table(("clause", "rule", "why"), rows))
+
+
+def _earlier(shown: ShownAttempt) -> Iterator[Markup]:
+    rows = [
+        (f"{one.attempt:04d}", badge(one.verdict), code((one.receipt or "none")[:16])) for one in shown.start.earlier
+    ]
+    if rows:
+        yield element("p", f"Not the first attempt: {len(rows)} before it, none of which is left out.")
+        yield table(("attempt", "verdict", "receipt"), rows)
+
+
+def _files(shown: ShownAttempt) -> Iterator[Markup]:
+    rows = [
+        (code(entry.path), str(entry.size), code(entry.sha256 or ""))
+        for entry in shown.manifest.entries
+        if entry.kind == "file"
+    ]
+    yield details(f"{len(rows)} files of the attempt", table(("file", "bytes", "SHA-256"), rows))
+
+
+def _foot() -> Markup:
+    told = "This file judges nothing: the root does. Verify it with laguna verify, and this file is only what it says."
+    return element("p", told, class_="soft")

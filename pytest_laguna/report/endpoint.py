@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gate 3 with an endpoint protocol: legs, paired rows, blocks with their interval, acceptance, and promotion."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from pytest_laguna.analysis.endpoint.figures import change_percent, counter_changes
+from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis, LegFigures, PairFigures
+from pytest_laguna.evidence.endpoint_reader import EndpointEvidence, read_legs
+from pytest_laguna.evidence.leg import LegRecord
+from pytest_laguna.report import charts
+from pytest_laguna.report.attempt import ShownAttempt
+from pytest_laguna.report.figures import Drawing, figure
+from pytest_laguna.report.markup import Markup, code, details, element, facts, joined, table
+
+
+def endpoint_section(shown: ShownAttempt, own: EndpointAnalysis, drawing: Drawing) -> Markup:
+    """Everything that the endpoint campaign measured."""
+    evidence = read_legs(shown.own_directory)
+    legs = _as_they_ran(own, evidence)
+    return joined([
+        element("h3", "Legs"),
+        _summary(own),
+        _legs(legs),
+        *_ended(evidence),
+        *_rates(legs, drawing),
+        *_acceptance(evidence, drawing),
+        element("h3", "Candidate against adjacent control"),
+        _pairs(own),
+        *_rows(own, evidence, drawing),
+        *_blocks(own, drawing),
+        *_promotion(own),
+        *_declared(own),
+    ])
+
+
+def undetectable(own: EndpointAnalysis) -> Iterator[str]:
+    """What its legs could not have told, one line each."""
+    several = own.repetition
+    if several is None:
+        yield "A single block, or not all of several: there is no interval, so no difference can be told from chance."
+    else:
+        power = "cannot be said" if several.power is None else f"is {several.power:.3f}"
+        yield f"The probability that these blocks find the frozen effect, were the starts spread as they are, {power}."
+        yield f"A gain below the margin of {several.margin_percent:g} % is not asked for, and would not be seen."
+    if own.null_verdict is not None:
+        yield "Every leg is a control: nothing is said of the candidate, which did not run."
+    if not own.exactness.teacher_planned:
+        yield "The protocol has no teacher: rows equal to each other could be wrong together."
+    yield "The suite's prompts, asked one at a time: nothing is said of other prompts, of load, or of a warm cache."
+
+
+def _summary(own: EndpointAnalysis) -> Markup:
+    exact = own.exactness
+    pairs = [
+        ("blocks", own.label),
+        ("decides on this lane", own.decides),
+        ("disposition", own.disposition.value),
+        ("all published rules", own.published_verdict.value),
+        ("rows equal to the teacher's", f"{exact.teacher} of {exact.teacher_planned}"),
+        ("rows equal across legs", f"{exact.cross_leg} of {exact.cross_leg_planned}"),
+    ]
+    if own.null_verdict is not None:
+        pairs.append(("control against control", own.null_verdict.value))
+    if own.phase_1 is not None:
+        told = "passed" if own.phase_1.passed else "; ".join(own.phase_1.reasons)
+        pairs.append(("phase 1", told))
+    return facts(pairs)
+
+
+def _as_they_ran(own: EndpointAnalysis, evidence: EndpointEvidence) -> list[LegFigures]:
+    """The legs that have figures; the analysis has them by block and name."""
+    figures = {(leg.block, leg.leg): leg for leg in own.legs}
+    ran = [(leg.request.block, leg.request.leg) for leg in evidence.legs]
+    return [figures[place] for place in ran if place in figures]
+
+
+def _legs(legs: Sequence[LegFigures]) -> Markup:
+    head = ("leg", "headline, legacy", "conventional", "p10", "deviation", "acceptance rate", "target cycle")
+    return table(head, [(_name(leg), *_figures(leg)) for leg in legs], class_="numbers")
+
+
+def _figures(leg: LegFigures) -> tuple[str, ...]:
+    return (
+        f"{leg.headline:.3f} tokens/s",
+        f"{leg.headline_conventional:.3f} tokens/s",
+        f"{leg.p10:.3f}",
+        f"{leg.stdev:.3f}",
+        f"{leg.acceptance_rate:.6f}",
+        f"{leg.target_cycle_ms:.4f} ms",
+    )
+
+
+def _name(leg: LegFigures) -> str:
+    return f"block {leg.block} {leg.leg}"
+
+
+def _ended(evidence: EndpointEvidence) -> Iterator[Markup]:
+    for leg, ended in evidence.ended.items():
+        yield element("p", "Leg ", code(leg), f" left no record: {ended.reason}", class_="notice")
+
+
+def _rates(legs: Sequence[LegFigures], drawing: Drawing) -> Iterator[Markup]:
+    if legs:
+        yield figure(
+            charts.rates(drawing, {_name(leg): leg.row_rates for leg in legs}),
+            "Rates of the legs in the order in which they ran: 100 tokens over the 99 intervals between them.",
+        )
+
+
+def _acceptance(evidence: EndpointEvidence, drawing: Drawing) -> Iterator[Markup]:
+    runs = {f"block {leg.request.block} {leg.request.leg}": _accepted(leg) for leg in evidence.legs}
+    found = {name.removeprefix("block 1 "): shares for name, shares in runs.items() if shares}
+    if found:
+        yield figure(
+            charts.acceptance(drawing, found),
+            "Acceptance by position and leg, from the server's own counters over the suite.",
+        )
+
+
+def _accepted(leg: LegRecord) -> list[float]:
+    moved = counter_changes(leg.counters_before, leg.counters_after)
+    drafts = moved.get("drafts", 0)
+    positions = sorted(int(label) for label in leg.counters_after.accepted_per_position if label.isdecimal())
+    return [moved[f"accepted_per_position {position}"] / drafts for position in positions] if drafts > 0 else []
+
+
+def _pairs(own: EndpointAnalysis) -> Markup:
+    head = ("pair", "headline", "median row", "rows won", "cycle saving", "acceptance rate")
+    rows = [
+        (
+            _pair_name(pair),
+            f"{pair.headline_change_percent:+.4f} %",
+            f"{pair.median_row_change_percent:+.4f} %",
+            f"{pair.rows_won} of {pair.rows}",
+            f"{pair.cycle_saving_ms:+.4f} ms",
+            f"{pair.acceptance_rate_change:+.6f}",
+        )
+        for pair in own.pairs
+    ]
+    return table(head, rows, class_="numbers")
+
+
+def _pair_name(pair: PairFigures) -> str:
+    return f"block {pair.block} {pair.candidate} against {pair.control}"
+
+
+def _rows(own: EndpointAnalysis, evidence: EndpointEvidence, drawing: Drawing) -> Iterator[Markup]:
+    rates: Mapping[tuple[int, str], list[float]] = {(leg.block, leg.leg): leg.row_rates for leg in own.legs}
+    changes = {
+        _pair_name(pair): [
+            change_percent(*both)
+            for both in zip(rates[pair.block, pair.control], rates[pair.block, pair.candidate], strict=True)
+        ]
+        for pair in own.pairs
+    }
+    if changes:
+        prompts = [row.prompt_id for row in evidence.legs[0].rows]
+        yield figure(
+            charts.paired_rows(drawing, prompts, changes),
+            "Paired rows: by how much the candidate's rate of each prompt is above that of the control next to it.",
+        )
+
+
+def _blocks(own: EndpointAnalysis, drawing: Drawing) -> Iterator[Markup]:
+    several = own.repetition
+    if several is None:
+        return
+    gains = {f"block {one.block} ({' '.join(one.order)})": 100 * math.expm1(one.contrast) for one in several.blocks}
+    together = (several.gain_percent, several.low_percent, several.high_percent)
+    yield figure(
+        charts.blocks(drawing, gains, together, several.margin_percent),
+        "Blocks: the gain of each, and of all together with its interval.",
+    )
+    yield facts([
+        ("conclusion", several.conclusion.value),
+        ("gain", f"{several.gain_percent:+.4f} % ({several.low_percent:+.4f} % to {several.high_percent:+.4f} %)"),
+        ("sign-flip p", f"{several.sign_flip_p:.6f}"),
+        ("deviation of a start", f"{100 * several.start_stdev:.4f} %"),
+    ])
+
+
+def _promotion(own: EndpointAnalysis) -> Iterator[Markup]:
+    promotion = own.promotion
+    if promotion is None:
+        return
+    floor = "none" if promotion.practical_floor is None else f"{promotion.practical_floor} tokens/s"
+    yield element("h3", "Promotion")
+    yield facts([
+        (
+            "lower candidate start",
+            f"{promotion.value:.6f} tokens/s legacy, {promotion.value_conventional:.6f} conventional",
+        ),
+        ("approved record", f"{promotion.record} tokens/s"),
+        ("above it", f"{promotion.above_record:+.6f} tokens/s ({promotion.above_record_percent:+.4f} %)"),
+        ("practical floor", floor),
+        ("promoted", "yes" if promotion.promoted else "no"),
+    ])
+
+
+def _declared(own: EndpointAnalysis) -> Iterator[Markup]:
+    rows = [
+        (code(leg), fact.replace("_", " "), observation)
+        for leg, declared in own.declared.items()
+        for fact, observation in declared.items()
+    ]
+    if rows:
+        yield details(f"{len(rows)} declared facts with their observations", table(("leg", "fact", "observed"), rows))

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gate 2 with an event profile: the intervals of each rank by kind, the shares, and what the instrument costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_laguna.evidence.diagnostic_evidence import Missing
+from pytest_laguna.evidence.event_analysis import EventAnalysis
+from pytest_laguna.evidence.event_profile import EventProfile
+from pytest_laguna.evidence.event_reader import read_event_plan, read_events
+from pytest_laguna.report import charts
+from pytest_laguna.report.attempt import ShownAttempt
+from pytest_laguna.report.figures import Drawing, figure
+from pytest_laguna.report.markup import Markup, code, element, facts, joined, table
+
+
+def events_section(shown: ShownAttempt, own: EventAnalysis, drawing: Drawing) -> Markup:
+    """Everything that the event profile measured."""
+    place = shown.own_directory
+    evidence = read_events(place, read_event_plan(place).arms)
+    profiles = [piece for piece in evidence.profiles.values() if not isinstance(piece, Missing)]
+    return joined([
+        element("h3", "Event profile"),
+        facts([
+            ("status", own.status or "none: the profile is not complete"),
+            ("what comes next", own.action or "nothing: the profile is not complete"),
+            ("instrument", own.fitness),
+            *_fitness(own),
+        ]),
+        *_timelines(sorted(profiles, key=lambda profile: profile.rank), own, drawing),
+        *_categories(own),
+        *_ranges(own),
+        *_sparse(own, drawing),
+    ])
+
+
+def undetectable(own: EventAnalysis) -> Iterator[str]:
+    """What the profile could not have told, one line each."""
+    yield "An interval holds what its stream did between two events, waiting included; device work alone is not shown."
+    yield "Ranks have clocks of their own: nothing is said of a critical path over several of them."
+    if own.fitness in {"unmeasured", "not_proven"}:
+        yield "What the instrument itself costs was not measured: all shares may be those of a slowed replay."
+    if own.selected is not None and own.selected.clock == "host-clock":
+        yield "The host's clock stands in for events of a device: nothing is said of any card."
+    if not own.sparse:
+        yield "One replay was profiled: how much another one would differ is not known from it."
+
+
+def _fitness(own: EventAnalysis) -> Iterator[tuple[str, str]]:
+    figures = own.fitness_figures
+    if figures is not None:
+        yield "replay with events over without", f"{figures.slowdown:.4f}, limit {figures.limit:g}"
+        kinds = ", ".join(f"{kind} {ratio:.4f}" for kind, ratio in figures.kind_slowdown.items())
+        yield "the same by kind", f"{kinds}; largest over smallest {figures.spread:.4f}"
+
+
+def _timelines(profiles: list[EventProfile], own: EventAnalysis, drawing: Drawing) -> Iterator[Markup]:
+    if not profiles:
+        return
+    slowest = own.selected.rank if own.selected else None
+    rows = [
+        (f"rank {profile.rank}{', slowest' if profile.rank == slowest else ''}", profile.kinds, profile.interval_ns)
+        for profile in profiles
+    ]
+    clock = profiles[0].clock.replace("-", " ")
+    yield figure(
+        charts.timelines(drawing, rows),
+        f"The {len(profiles[0].kinds)} intervals of one replay by rank, in their order, by {clock}, not aligned.",
+    )
+
+
+def _categories(own: EventAnalysis) -> Iterator[Markup]:
+    chosen = own.selected
+    if chosen is None:
+        return
+    percent = chosen.category_percent or {}
+    waits = chosen.host
+    rows = [
+        (
+            kind,
+            charts.microseconds(nanoseconds),
+            f"{percent[kind]:.4f} %" if kind in percent else "withheld",
+            "not told" if waits is None else charts.microseconds(waits.waiting_least_ns.get(kind, 0.0)),
+            "not told" if waits is None else charts.microseconds(waits.waiting_most_ns.get(kind, 0.0)),
+        )
+        for kind, nanoseconds in chosen.category_ns.items()
+    ]
+    head = (f"kind, rank {chosen.rank}", "time", "share", "waited for the host at least", "at most")
+    yield table(head, rows, class_="numbers")
+
+
+def _ranges(own: EventAnalysis) -> Iterator[Markup]:
+    ranges = own.selected.ranges if own.selected else None
+    if ranges is None:
+        return
+    rows = [
+        (
+            name.replace("_", " "),
+            str(found.count),
+            charts.microseconds(found.total_ns),
+            charts.microseconds(found.mean_ns),
+        )
+        for name, found in ranges.classes.items()
+    ]
+    yield table(("source range", "intervals", "together", "mean"), rows, class_="numbers")
+    yield table(
+        ("outlier in layer", "range", "took", "median of its range"),
+        [
+            (
+                str(one.layer),
+                code(one.range_class),
+                charts.microseconds(one.duration_ns),
+                charts.microseconds(one.median_ns),
+            )
+            for one in ranges.outliers
+        ],
+    )
+
+
+def _sparse(own: EventAnalysis, drawing: Drawing) -> Iterator[Markup]:
+    if own.sparse:
+        ranks = {
+            f"rank {rank}": {kind: (share.percent, share.low, share.high) for kind, share in kinds.items()}
+            for rank, kinds in own.sparse.items()
+        }
+        yield figure(
+            charts.shares(drawing, ranks),
+            "Shares estimated from a few drawn intervals of many replays, with 95 % intervals; they decide nothing.",
+        )

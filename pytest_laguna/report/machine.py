@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who ran, on what and under which conditions: identity, cards, processes and the host around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_laguna.analysis.host import judge_host
+from pytest_laguna.campaign import Campaign
+from pytest_laguna.evidence import files, leased_cards, root
+from pytest_laguna.evidence.host import HostAudit
+from pytest_laguna.evidence.machine import MachineEvidence, read_machine
+from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.report.attempt import ShownAttempt
+from pytest_laguna.report.clauses import badge
+from pytest_laguna.report.markup import Markup, code, details, element, facts, joined, table
+from pytest_laguna.verdict import JSON
+
+_GIB = 2**30
+_LINES = 40
+"""Of the kernel's log that are shown."""
+
+
+def machine_section(shown: ShownAttempt) -> Markup:
+    """Identity and host audit of an attempt."""
+    machine = read_machine(shown.directory / root.EVIDENCE)
+    return joined([
+        element("h3", "Identity"),
+        _identity(shown),
+        *_cards(machine),
+        *_processes(machine),
+        *_host(machine, shown.attempted.campaign, shown.start.lane),
+    ])
+
+
+def _identity(shown: ShownAttempt) -> Markup:
+    start = shown.start
+    record = files.read_canonical_json(shown.directory / root.IDENTITY)
+    found = record if isinstance(record, dict) else {}
+    pairs = [
+        ("campaign", code(start.identity.campaign)),
+        ("candidate", code(start.identity.candidate)),
+        ("harness", code(start.identity.harness)),
+        ("receipt", code(shown.report.receipt or "none")),
+        ("nonce", code(start.nonce)),
+        ("started as", code("pytest " + " ".join(start.arguments))),
+        *_told(found),
+    ]
+    packages = _mapping(found, "packages")
+    listed = ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))
+    sources = [
+        (code(name), code(str(digest)))
+        for part in ("candidate", "harness", "binaries")
+        for name, digest in sorted(_mapping(found, part).items())
+    ]
+    return joined([
+        facts(pairs),
+        details(f"{len(packages)} packages", element("p", listed)),
+        details(f"{len(sources)} frozen files of campaign, candidate and harness", table(("file", "SHA-256"), sources)),
+    ])
+
+
+def _told(record: dict[str, JSON]) -> Iterator[tuple[str, str]]:
+    """What the identity record says of source control, interpreter and system."""
+    git = _mapping(record, "git")
+    if git:
+        state = "with changes that nobody committed" if git.get("dirty") else "clean"
+        yield "commit", joined([code(str(git.get("commit"))), f" {state}"])
+    python, host = _mapping(record, "python"), _mapping(record, "host")
+    yield "Python", str(python.get("version", "not told"))
+    yield "system", f"{host.get('system', 'not told')}, {host.get('processors', '?')} processors"
+
+
+def _mapping(record: dict[str, JSON], name: str) -> dict[str, JSON]:
+    value = record.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _cards(machine: MachineEvidence) -> Iterator[Markup]:
+    if machine.lease is None:
+        return
+    yield element("h3", "Cards")
+    yield table(
+        ("rank", "card", "name", "memory"),
+        [
+            (str(rank), code(card.identity), card.name, f"{card.memory_bytes / _GIB:.1f} GiB")
+            for rank, card in enumerate(machine.lease.cards)
+        ],
+    )
+    looks = [(record.phase, str(len(record.snapshots))) for record in (machine.before, machine.after) if record]
+    yield element("p", *(f"{count} looks {phase} the lease. " for phase, count in looks), class_="soft")
+
+
+def _processes(machine: MachineEvidence) -> Iterator[Markup]:
+    if not machine.processes:
+        return
+    yield element("h3", "Processes")
+    rows = [_process(path, record) for path, record in machine.processes.items()]
+    yield table(("process", "ended", "status", "seconds", "left running"), rows)
+
+
+def _process(path: str, record: ProcessRecord) -> tuple[str, ...]:
+    left = [*record.leftovers, *record.survivors]
+    told = joined(element("div", str(found)) for found in left) if left else "nothing"
+    status = "none" if record.exit_code is None else str(record.exit_code)
+    return (
+        code(path.removesuffix(f"/{leased_cards.PROCESS}")),
+        record.reason,
+        status,
+        f"{record.wall_seconds:.1f}",
+        told,
+    )
+
+
+def _host(machine: MachineEvidence, campaign: Campaign, lane: str) -> Iterator[Markup]:
+    if not machine.audits:
+        return
+    limits = campaign.lane_settings(lane).host
+    yield element("h3", "Host")
+    yield table(
+        ("around", "within limits", "seconds", "load before", "memory free", "hottest", "throttled", "kernel log"),
+        [
+            (code(path.removesuffix(f"/{leased_cards.HOST}")), badge(judge_host(audit, limits)[0]), *_audit(audit))
+            for path, audit in machine.audits.items()
+        ],
+    )
+    unset = [name for name, value in limits.model_dump().items() if value is None]
+    if unset:
+        told = f"Recorded and not judged, since the campaign sets no limit: {', '.join(unset).replace('_', ' ')}."
+        yield element("p", told, class_="soft")
+
+
+def _audit(audit: HostAudit) -> tuple[str, ...]:
+    heat = [*audit.before.temperatures_celsius.values(), *audit.after.temperatures_celsius.values()]
+    free = min(audit.before.memory_available_bytes, audit.after.memory_available_bytes)
+    counts = audit.difference.throttle_counts
+    log = audit.after.kernel_log
+    lines = f"{len(log.lines)} new lines" if log.state == "read" else f"absent: {log.reason}"
+    return (
+        f"{audit.difference.seconds:.1f}",
+        f"{audit.before.load[0]:.2f}",
+        f"{free / _GIB:.1f} GiB",
+        f"{max(heat):.0f} °C" if heat else "no sensor",
+        str(sum(counts.values())) if counts else "no counter",
+        details(lines, element("pre", "\n".join(log.lines[:_LINES]))) if log.lines else lines,
+    )

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collects every example of the documentation: commands, Python, TOML, and output that is shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+_BLOCK = re.compile(r"(?:^|\n\n)((?:(?: {4}.*|)\n)+)")
+_INLINE = re.compile(r"`((?:laguna|pytest|make|python|pip install) [^`\n]*)`")
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """An example, and where it stands."""
+
+    document: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.document}: {self.text.splitlines()[0]}"
+
+
+def blocks() -> Iterator[Example]:
+    """Every block that is indented by four spaces, without the indentation."""
+    for document in DOCUMENTS:
+        for found in _BLOCK.finditer(document.read_text(encoding="utf-8")):
+            lines = [line[4:] for line in found[1].splitlines()]
+            text = "\n".join(lines).strip("\n")
+            if text.strip():
+                yield Example(document.relative_to(ROOT).as_posix(), text)
+
+
+def kind(example: Example) -> str:
+    """What an example is: ``python``, ``toml``, ``tree``, ``output`` or ``commands``."""
+    first = example.text.splitlines()[0]
+    if first.startswith(("import ", "from ")):
+        return "python"
+    if first.startswith("["):
+        return "toml"
+    if first.startswith("<sealed-root>"):
+        return "tree"
+    if re.match(r"\S+  +(cpu|cuda|xpu|replays are profiled) ", first):
+        return "output"
+    return "commands"
+
+
+def commands() -> Iterator[Example]:
+    """Every command line, of blocks and of running text, without its comment."""
+    for example in blocks():
+        if kind(example) == "commands":
+            for line in example.text.splitlines():
+                command = line.partition("  #")[0].strip()
+                if command:
+                    yield Example(example.document, command)
+    for document in DOCUMENTS:
+        for found in _INLINE.finditer(document.read_text(encoding="utf-8")):
+            yield Example(document.relative_to(ROOT).as_posix(), found[1])
+
+
+def words(command: str) -> list[str]:
+    """A command line as a shell would take it, without brackets around what may be left out."""
+    return shlex.split(re.sub(r"[\[\]](?!\w*\])", "", command) if "[--" in command else command)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every example of the documentation is collected here, and run as far as this machine can; nothing is left aside.
+
+Commands of ``laguna`` run for real, on a sealed root. Gates are held against the options and the campaign they name.
+Programs that measure or train say that they know their options; ``make`` says what it would do.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pytest_laguna import cli, options
+from pytest_laguna.campaign import Amendment, read_campaign
+from pytest_laguna.evidence.files import sha256_file
+from tests.demo import Project
+from tests.documents.commands import DOCUMENTS, ROOT, Example, blocks, commands, kind, words
+
+COMMANDS = [*dict.fromkeys(commands())]
+PLACEHOLDER = re.compile(r"\b[A-Z][A-Z_]+\b")
+
+
+def of(program: str) -> list[Example]:
+    return [example for example in COMMANDS if words(example.text)[0] == program]
+
+
+def ids(examples: list[Example]) -> list[str]:
+    return [str(example) for example in examples]
+
+
+def run(*command: str | Path, directory: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=directory, check=False, capture_output=True, text=True, timeout=300)
+
+
+PROGRAMS = {"laguna", "pytest", "make", "python", "pip", "tar", "sha256sum", "cd"}
+
+
+@pytest.mark.parametrize("example", COMMANDS, ids=ids(COMMANDS))
+def test_every_command_is_of_a_program_that_is_tried_here(example: Example) -> None:
+    assert words(example.text)[0] in PROGRAMS
+
+
+def test_there_are_examples_of_all_kinds() -> None:
+    assert {kind(example) for example in blocks()} == {"python", "toml", "tree", "output", "commands"}
+    assert {words(example.text)[0] for example in COMMANDS} >= PROGRAMS
+
+
+LAGUNA = of("laguna")
+MAY_SAY = {"verify": {0}, "analyze": {4, 0}, "report": {0}, "trace": {4}, "doctor": {0, 23}}
+"""The demonstration's gates have neither an analysis of their own nor a profile, and ``laguna`` says so."""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with two gates that passed, at the place that the examples name."""
+    project = Project(tmp_path_factory.mktemp("root"))
+    for gate in (1, 2):
+        done = project.gate(gate)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return project.directory
+
+
+@pytest.mark.parametrize("example", LAGUNA, ids=ids(LAGUNA))
+def test_a_laguna_command_runs(example: Example, root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "sealed", tmp_path / "sealed", symlinks=True)
+    lane = tmp_path / "sealed" / "demo" / "cpu"
+    receipt = sha256_file(lane / "gate2" / "0001" / "receipt.json")
+    places = {
+        "CAMPAIGN": "demo",
+        "DIGEST": receipt,
+        "ATTEMPT": str(lane / "gate2" / "0001"),
+        "FILE": "out",
+        "ROOT": "sealed",
+    }
+    text = PLACEHOLDER.sub(lambda found: places.get(found[0], found[0]), example.text)
+    name, *arguments = words(text)[1:]
+    if name in {"freeze", "review"}:  # they write into a project under git; their own tests do
+        if arguments:
+            assert cli.make_parser().parse_args([name, *arguments]).command == name
+        return
+    if name == "report":
+        pytest.importorskip("matplotlib")
+    if not arguments and name != "doctor":  # named in passing
+        read = places["ATTEMPT"] if name in {"analyze", "trace"} else "sealed"
+        arguments = [read, *(["--out", "out"] if name != "verify" else [])]
+    done = run(sys.executable, "-m", "pytest_laguna.cli", name, *arguments, directory=tmp_path)
+    assert "Traceback" not in done.stderr
+    assert done.returncode in MAY_SAY[name], done.stderr
+    if done.returncode == 4:
+        assert re.search(r"has no analysis beside its journal|no replay profile and no event profile", done.stderr)
+
+
+PYTEST = of("pytest")
+
+
+@pytest.mark.parametrize("example", PYTEST, ids=ids(PYTEST))
+def test_a_gate_can_be_called_so(example: Example) -> None:
+    arguments = words(example.text)[1:]
+    assert options.refused_argument(arguments) is None
+    given = dict(argument.partition("=")[::2] for argument in arguments)
+    assert set(given) <= {name for name, _, _ in options.TABLE} | {"--junitxml"}
+    if given["--gate"] == "N":
+        return
+    gate = options.parse_gate(given["--gate"])
+    base = ROOT / "examples" / "prefill-split" if given.get("--campaign") == "campaign.toml" else ROOT
+    campaign = read_campaign(base / given.get("--campaign", options.DEFAULT_CAMPAIGN))
+    assert campaign.gate_clauses(gate)
+    if "--cards" in given:
+        assert gate > 1
+        assert options.parse_cards(given["--cards"])
+    if "--device" in given:
+        assert given["--device"] in campaign.lanes
+
+
+MAKE = of("make")
+
+
+@pytest.mark.parametrize("example", MAKE, ids=ids(MAKE))
+def test_make_knows_the_target(example: Example) -> None:
+    done = run("make", "--dry-run", *words(example.text)[1:], directory=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    for argument in words(example.text):
+        if argument.startswith("CAMPAIGN="):
+            assert read_campaign(ROOT / argument.partition("=")[2]).gates
+
+
+PYTHON = of("python")
+
+
+@pytest.mark.parametrize("example", PYTHON, ids=ids(PYTHON))
+def test_a_program_knows_its_options(example: Example) -> None:
+    _, *rest = words(example.text)
+    program = rest[:2] if rest[0] == "-m" else rest[:1]
+    used = [word for word in rest[len(program) :] if word.startswith("--")]
+    if rest[0] != "-m":
+        assert (ROOT / rest[0]).is_file()
+        return
+    done = run(sys.executable, *program, "--help", directory=ROOT)
+    assert done.returncode == 0, done.stderr
+    for option in used:
+        assert option in done.stdout
+
+
+PIP = of("pip")
+
+
+@pytest.mark.parametrize("example", PIP, ids=ids(PIP))
+def test_what_is_installed_is_this_distribution_with_extras_that_it_has(example: Example) -> None:
+    (named,) = [word for word in words(example.text)[2:] if not word.startswith("-")]
+    found = re.fullmatch(r"pytest-laguna(?:\[(\w+)\])?", named)
+    assert found is not None
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert found[1] is None or found[1] in extras
+
+
+def test_a_root_that_was_packed_as_told_verifies_at_its_place(root: Path, tmp_path: Path) -> None:
+    assert {"tar cpf sealed.tar sealed", "tar xpf sealed.tar"} <= {example.text for example in of("tar")}
+    assert run("tar", "cpf", tmp_path / "sealed.tar", "sealed", directory=root).returncode == 0
+    with tarfile.open(tmp_path / "sealed.tar") as packed:
+        packed.extractall(tmp_path, filter="data")  # modes are lost here, as on another machine
+    done = run(sys.executable, "-m", "pytest_laguna.cli", "verify", "sealed", directory=tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+SOURCES = [example for example in blocks() if kind(example) == "python"]
+
+
+@pytest.mark.parametrize("example", SOURCES, ids=ids(SOURCES))
+def test_a_test_that_is_shown_passes_as_a_gate(example: Example, tmp_path: Path) -> None:
+    ast.parse(example.text)
+    project = Project(tmp_path)
+    clause = re.findall(r'clause\("([a-z-]+)"\)', example.text)[0]
+    name = re.findall(r"def (test_\w+)", example.text)[0]
+    campaign = project.directory / "campaign.toml"
+    text = campaign.read_text().replace("first = ", f'{clause} = "checks/test_shown.py::{name}"\nfirst = ', 1)
+    campaign.write_text(text)
+    made = "def make_views(made=[]):\n    return made\n\n\n"
+    (project.directory / "checks" / "test_shown.py").write_text(f"{made}{example.text}\n")
+    done = project.gate(1)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+TABLES = [example for example in blocks() if kind(example) == "toml"]
+
+
+@pytest.mark.parametrize("example", TABLES, ids=ids(TABLES))
+def test_a_table_that_is_shown_is_one(example: Example) -> None:
+    for table in tomllib.loads(example.text)["amendments"]:
+        assert Amendment.model_validate(table).reason
+
+
+def test_links_lead_somewhere() -> None:
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
+            assert "://" in target or (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_files_that_are_named_are_there() -> None:
+    named = re.compile(r"`((?:campaigns|examples|docs|tools|tests)/[\w./-]+)`")
+    for document in DOCUMENTS:
+        for path in named.findall(document.read_text()):
+            assert (ROOT / path).exists(), f"{document.name}: {path}"
+
+
+def test_the_readme_is_under_two_screens() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 100

@@ -47,7 +47,7 @@ class Ranks:
             The variables that tell a server's ranks where both are.
         """
         self._directory.mkdir(mode=files.PRIVATE_DIRECTORY)
-        pipes = Path(tempfile.mkdtemp(prefix="laguna-ranks-"))
+        pipes = Path(tempfile.mkdtemp(prefix="laguna-pipes-"))
         self._pipes = pipes
         try:
             for rank in range(self._count):

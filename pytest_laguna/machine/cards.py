@@ -11,6 +11,8 @@ from pytest_laguna.evidence.idle import CardState, Lane, Observer
 from pytest_laguna.evidence.leased_cards import SHORTEST_PREFIX
 from pytest_laguna.machine.errors import CardError
 
+_LISTED = 16
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Card:
@@ -142,4 +144,6 @@ def find(cards: Sequence[Card], entry: str, where: str) -> Card:
 
 
 def _listed(cards: Sequence[Card]) -> str:
-    return ", ".join(str(card) for card in cards) or "no cards"
+    """Cards for a line; of hundreds of process slots the first ones stand for all."""
+    more = [f"and {len(cards) - _LISTED} more"] if len(cards) > _LISTED else []
+    return ", ".join([*map(str, cards[:_LISTED]), *more]) or "no cards"

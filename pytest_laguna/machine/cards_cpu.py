@@ -23,6 +23,7 @@ MASK_VARIABLE = "LAGUNA_CPU_CARDS"
 MOST_SLOTS = 1024
 
 _KIBIBYTE = 1024
+_SHOWN = 3
 
 
 class CpuCards:
@@ -51,8 +52,11 @@ class CpuCards:
 
     def _name(self, slot: int, allowed: Sequence[int]) -> str:
         others = [other for other in range(self._slots) if other != slot and (other - slot) % len(allowed) == 0]
-        shared = f", shared with slot {', '.join(map(str, others))}" if others else ""
-        return f"core {allowed[slot % len(allowed)]}{shared}"
+        core = f"core {allowed[slot % len(allowed)]}"
+        if not others:
+            return core
+        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        return f"{core}, shared with slot {', '.join(map(str, others[:_SHOWN]))}{more}"
 
     def observe(self, cards: Sequence[Card], token: str | None) -> Observation:
         """Find the processes that run in the slots."""

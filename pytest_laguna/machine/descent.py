@@ -23,6 +23,7 @@ TOKEN_DIGITS = 32
 COMMAND_LIMIT = 1000
 """Letters of a command in a report: many of them have to fit into one packet, and one into a line."""
 
+_TOKEN_ENTRY = f"{TOKEN_VARIABLE}=".encode()
 _MARK_DIGITS = 12
 _MARK_BASE = 1 << 61
 _MARK_MASK = (1 << 4 * _MARK_DIGITS) - 1
@@ -155,6 +156,12 @@ def bearers(token: str) -> list[Process]:
         if process.parent != _KERNEL_THREADS
         and (_mark_of(process.pid) == wanted_mark or wanted_entry in _read(f"/proc/{process.pid}/environ").split(b"\0"))
     ]
+
+
+def bears_token(process: Process) -> bool:
+    """Whether a process bears any lease's token: what it descends from was started under one."""
+    entries = _read(f"/proc/{process.pid}/environ").split(b"\0")
+    return _mark_of(process.pid) is not None or any(entry.startswith(_TOKEN_ENTRY) for entry in entries)
 
 
 def memory_bytes(processes: Iterable[Process]) -> int:

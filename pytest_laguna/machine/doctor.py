@@ -12,6 +12,7 @@ from typing import Literal
 
 import pydantic
 
+from pytest_laguna.evidence.files import printable
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
 from pytest_laguna.evidence.idle import Lane
 from pytest_laguna.evidence.schemas import Schema
@@ -108,12 +109,14 @@ class DoctorReport(Schema):
         lanes: in the order asked for.
         leases: by card.
         problems: with the leases.
+        remarks: what lies among the leases and keeps nobody from anything.
     """
 
     file_schema: Literal["pytest-laguna-doctor-v1"] = pydantic.Field("pytest-laguna-doctor-v1", alias="schema")
     lanes: list[LaneReport]
     leases: list[LeaseReport]
     problems: list[Problem]
+    remarks: list[Problem]
 
     def ready(self, lane: str) -> bool:
         """Whether a gate can run on a lane."""
@@ -137,7 +140,7 @@ class DoctorReport(Schema):
         current = [lease for lease in self.leases if lease.state != "released"]
         lines.append("leases:" if current else "leases: none")
         lines += [f"  {lease.identity}: {lease.state}: {lease.record}" for lease in current]
-        lines += _mending(self.problems)
+        lines += _mending([*self.problems, *self.remarks])
         return "".join(f"{line}\n" for line in lines)
 
 
@@ -152,9 +155,9 @@ def diagnose(interpreters: Mapping[Lane, Path], *, directory: Path | None = None
         interpreters: for each lane to look at, the Python that runs its engine.
         directory: where leases live; the default is the machine's place.
     """
-    found, problems = _leases(directory)
+    found, problems, remarks = _leases(directory)
     lanes = [_lane(lane, interpreter) for lane, interpreter in interpreters.items()]
-    return DoctorReport(lanes=lanes, leases=found, problems=problems)
+    return DoctorReport(lanes=lanes, leases=found, problems=problems, remarks=remarks)
 
 
 def _lane(lane: Lane, interpreter: Path) -> LaneReport:
@@ -222,13 +225,19 @@ def _ask(interpreter: Path) -> Engine | Problem:
         return Problem(found=f"{interpreter} answered {done.stdout!r}; expected its versions", mend=install)
 
 
-def _leases(directory: Path | None) -> tuple[list[LeaseReport], list[Problem]]:
+def _leases(directory: Path | None) -> tuple[list[LeaseReport], list[Problem], list[Problem]]:
+    """The leases, what is wrong with them, and what only lies among them."""
     try:
-        states = leases.states(directory)
+        states, defects = leases.states(directory), leases.defects(directory)
+        strays = leases.strays(directory)
     except LeaseError as error:
-        return [], [Problem(found=error.found, mend=error.mend)]
+        return [], [Problem(found=error.found, mend=error.mend)], []
     reports = []
-    problems = []
+    problems = [Problem(found=error.found, mend=error.mend) for error in defects]
+    remarks = [
+        Problem(found=f"{printable(str(stray))}: no card's lease by its name", mend="its owner or root may delete it")
+        for stray in strays
+    ]
     for state in states:
         record = state.record
         shown: Literal["held", "released", "stale"] = "held" if state.held else "stale" if state.stale else "released"
@@ -237,4 +246,4 @@ def _leases(directory: Path | None) -> tuple[list[LeaseReport], list[Problem]]:
             found = f"card {record.identity} is quarantined: its last owner did not release it"
             mend = f"start a gate on it: it ends what bears token {record.token} and proves the card idle first"
             problems.append(Problem(found=found, mend=mend))
-    return reports, problems
+    return reports, problems, remarks

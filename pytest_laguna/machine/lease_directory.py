@@ -11,8 +11,10 @@ import contextlib
 import fcntl
 import os
 import re
+import secrets
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -55,7 +57,7 @@ class LeaseRecord(Schema):
         attempt: the owner's attempt directory.
         owner_pid: the controller.
         owner_start_ticks: when that process started, in clock ticks since the host did.
-        boot_id: of the host's start in which it was taken.
+        boot_id: of the host's start in which it was taken, and after a blank the owner's pid namespace.
         taken: when.
         ended: when it was released or quarantined; None while it is held.
     """
@@ -72,6 +74,16 @@ class LeaseRecord(Schema):
     taken: Utc
     ended: Utc | None
 
+    @property
+    def boot(self) -> str:
+        """The host's start in which it was taken; nothing outlives that."""
+        return self.boot_id.partition(" ")[0]
+
+    @property
+    def pid_namespace(self) -> str:
+        """From where its processes can be seen; empty where that is not known."""
+        return self.boot_id.partition(" ")[2]
+
     def __str__(self) -> str:
         why = f" ({self.reason})" if self.reason else ""
         return f"{self.state}{why} by process {self.owner_pid} since {self.taken} for {self.attempt}"
@@ -84,7 +96,7 @@ class LeaseDirectory:
         """Open it, or make it; the default is the machine's.
 
         Raises:
-            LeaseError: it is a link, not a directory, or not open to every user.
+            LeaseError: it is a link, not a directory, not open to every user, or locked as a whole.
         """
         self.path = MACHINE_DIRECTORY if path is None else path
         try:
@@ -97,8 +109,10 @@ class LeaseDirectory:
             os.close(self._descriptor)
             found = f"{self.path}: mode {mode:04o}; expected {SHARED_DIRECTORY:04o}, every user's"
             raise LeaseError(found, f"chmod {SHARED_DIRECTORY:04o} {self.path}")
-        # Cleaners leave a temporary directory alone while it is locked (systemd, "Using /tmp/ and /var/tmp/ Safely").
-        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+        if not self._keep():
+            os.close(self._descriptor)
+            found = f"{self.path}: another process has locked the directory as a whole; expected locks on its files"
+            raise LeaseError(found, f"end the process that lslocks shows for {self.path}")
 
     def _open_or_make(self) -> int:
         made = False
@@ -118,6 +132,21 @@ class LeaseDirectory:
                 return False
             time.sleep(_RETRY_SECONDS)
         return True
+
+    def _keep(self) -> bool:
+        """Have cleaners leave it alone, as they do while it is locked (systemd, "Using /tmp/ and /var/tmp/ Safely").
+
+        Returns:
+            Whether nobody keeps us from it; a cleaner that is at work has a moment to go on.
+        """
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_RETRY_SECONDS)
 
     def close(self) -> None:
         """Close it; locks that were taken in it stay."""
@@ -184,16 +213,20 @@ class LeaseDirectory:
             self._create(_name(identity))
 
     def _create(self, name: str) -> None:
-        """Make a card's file, unless somebody else just did."""
+        """Make a card's file, unless somebody else just did; it gets its name when every user may write it."""
+        unnamed = f".{secrets.token_hex(8)}.new"
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            descriptor = os.open(name, flags, files.PRIVATE_FILE, dir_fd=self._descriptor)
-        except FileExistsError:
-            return
+            descriptor = os.open(unnamed, flags, files.PRIVATE_FILE, dir_fd=self._descriptor)
+            try:
+                os.fchmod(descriptor, SHARED_FILE)
+                with contextlib.suppress(FileExistsError):
+                    os.link(unnamed, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+            finally:
+                os.close(descriptor)
+                os.unlink(unnamed, dir_fd=self._descriptor)
         except OSError as error:
             raise LeaseError(f"{self.path / name}: {error.strerror}; expected a new lease", "see its disk") from error
-        os.fchmod(descriptor, SHARED_FILE)
-        os.close(descriptor)
 
     def _try_lock(self, identity: str, operation: int) -> int | None:
         descriptor = self._open_or_create(identity)
@@ -207,20 +240,23 @@ class LeaseDirectory:
         os.close(descriptor)
         return None
 
-    def read(self, identity: str) -> LeaseRecord | None:
+    def read(self, identity: str, *, patient: bool = True) -> LeaseRecord | None:
         """A card's record; None when it was never leased here.
+
+        Args:
+            identity: the card's.
+            patient: whether somebody may be writing it at this moment.
 
         Raises:
             LeaseError: it is damaged.
         """
-        deadline = time.monotonic() + BUSY_SECONDS
+        deadline = time.monotonic() + (BUSY_SECONDS if patient else 0)
         while True:
             try:
                 return self._read(identity)
             except UnusableEvidenceError as error:
-                # Whoever holds the lock may be writing at this moment.
                 if time.monotonic() >= deadline:
-                    mend = f"see that no process is left on card {identity}, then delete that file"
+                    mend = f"see that no process is left on card {identity}, then delete that file as its owner or root"
                     raise LeaseError(f"{self.path / _name(identity)}: {error}", mend) from error
             time.sleep(_RETRY_SECONDS)
 
@@ -242,8 +278,15 @@ class LeaseDirectory:
 
     def identities(self) -> list[str]:
         """Every card that was ever locked here, in the order of their names."""
-        names = [entry.name for entry in self.path.iterdir() if entry.name.endswith(_SUFFIX)]
-        return sorted(name.removesuffix(_SUFFIX) for name in names)
+        names = (entry.name.removesuffix(_SUFFIX) for entry in self._leases())
+        return sorted(name for name in names if _IDENTITY.fullmatch(name))
+
+    def strays(self) -> list[Path]:
+        """What is called a lease and can be no card's, in order: copies, for example; nobody is kept from anything."""
+        return sorted(entry for entry in self._leases() if not _IDENTITY.fullmatch(entry.name.removesuffix(_SUFFIX)))
+
+    def _leases(self) -> Iterator[Path]:
+        return (entry for entry in self.path.iterdir() if entry.name.endswith(_SUFFIX))
 
 
 def write(descriptor: int, record: LeaseRecord) -> None:

@@ -18,7 +18,7 @@ from typing import Literal, Self, TypeAlias
 
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.idle import utc_now
-from pytest_laguna.machine import descent
+from pytest_laguna.machine import descent, visibility
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.errors import LeaseError
 from pytest_laguna.machine.lease_directory import REASON_LETTERS, LeaseDirectory, LeaseRecord, write
@@ -130,8 +130,10 @@ def acquire(
         directory: where leases live; the default is the machine's place.
 
     Raises:
-        LeaseError: a card is leased, or stale and not clean; the line names the owner and what to do.
+        LeaseError: a card is leased, or stale and not clean, or processes are hidden from us; the line names the owner
+            and what to do.
     """
+    _check_sight()
     if not cards or len(set(cards)) != len(cards):
         raise LeaseError(f"cards {[card.identity for card in cards]}: expected one or more", "name each card once")
     place = LeaseDirectory(directory)
@@ -146,8 +148,17 @@ def acquire(
         records = _records(ordered, attempt)
         for descriptor, record in zip(locks, records, strict=True):
             write(descriptor, record)
+            undo.callback(write, descriptor, record.model_copy(update={"state": "released", "ended": record.taken}))
         undo.pop_all()
     return Lease(place, cards, locks, records, stale)
+
+
+def _check_sight() -> None:
+    """See that no user's processes are hidden from us: what a stale lease left could be neither ended nor seen."""
+    option = visibility.hidden_by()
+    if option is not None:
+        found = f"/proc is mounted with {option}, which hides what other users run on the cards"
+        raise LeaseError(found, "mount -o remount,hidepid=0 /proc, or run as root")
 
 
 def _lock(place: LeaseDirectory, card: Card) -> int:
@@ -160,9 +171,10 @@ def _lock(place: LeaseDirectory, card: Card) -> int:
 
 
 def _owner_lives(record: LeaseRecord) -> bool:
-    """Whether a record beside a taken lock is the taker's, and not yet that of the lease before."""
+    """Whether the holder that a record names is there; beside a taken lock it may be a record of the lease before."""
     owner = descent.find(record.owner_pid)
-    return record.state == "held" and owner is not None and owner.start_ticks == record.owner_start_ticks
+    there = owner is not None and owner.start_ticks == record.owner_start_ticks
+    return record.state == "held" and there and record.boot == visibility.boot_id()
 
 
 def _clear(place: LeaseDirectory, cards: Sequence[Card], sweep: Sweeper, idle: Idle) -> list[LeaseRecord]:
@@ -174,12 +186,40 @@ def _clear(place: LeaseDirectory, cards: Sequence[Card], sweep: Sweeper, idle: I
     stale = [(card, record) for card, record in found if record is not None and record.state != "released"]
     with contextlib.ExitStack() as shared:
         others, live = _others(place, {card.identity for card in cards}, shared)
-        _sweep_all([record for _, record in stale] + others, live, sweep)
+        all_stale = [record for _, record in stale] + others
+        _check_owners(place, all_stale)
+        _sweep_all(_of_this_start(place, all_stale), live, sweep)
     for card, record in stale:
         reason = idle(card)
         if reason is not None:
             raise LeaseError(f"card {card} is quarantined, last {record}: {reason}", "end what is left on it")
     return [record for _, record in stale]
+
+
+def _check_owners(place: LeaseDirectory, stale: Sequence[LeaseRecord]) -> None:
+    """See that the holders that records name are gone: an editor's new file has a free lock beside a live lease."""
+    for record in stale:
+        if _owner_lives(record):
+            owner = record.owner_pid
+            found = f"card {record.identity}: its lease in {place.path} was replaced while process {owner} holds it"
+            raise LeaseError(found, "leave the files there alone; wait until that process has ended")
+
+
+def _of_this_start(place: LeaseDirectory, stale: Sequence[LeaseRecord]) -> list[LeaseRecord]:
+    """The stale records of which something may run on: nothing outlives the host's start in which it ran.
+
+    Raises:
+        LeaseError: one is of another pid namespace, whose processes are not seen from this one.
+    """
+    started, here = visibility.boot_id(), visibility.pid_namespace()
+    recent = [record for record in stale if record.boot == started]
+    for record in recent:
+        if here not in {record.pid_namespace, visibility.INITIAL_NAMESPACE}:
+            there = record.pid_namespace or "an unknown one"
+            found = f"card {record.identity} is quarantined: its last lease is of {there}, whose processes {here} hides"
+            mend = f"start a gate there or on the host, or see that nothing is left and delete its file in {place.path}"
+            raise LeaseError(found, mend)
+    return recent
 
 
 def _others(
@@ -191,11 +231,12 @@ def _others(
     for identity in place.identities():
         if identity in own:
             continue
-        with contextlib.ExitStack() as looking:
+        # A damaged file keeps its own card from being leased; the doctor names it.
+        with contextlib.suppress(LeaseError), contextlib.ExitStack() as looking:
             descriptor = place.share(identity)
             if descriptor is not None:
                 looking.callback(os.close, descriptor)
-            record = place.read(identity)
+            record = place.read(identity, patient=descriptor is None)
             if record is None:
                 continue
             if descriptor is None and _owner_lives(record):
@@ -227,7 +268,7 @@ def _records(cards: Sequence[Card], attempt: Path) -> list[LeaseRecord]:
     if own is None:
         raise LeaseError(f"/proc/{os.getpid()}/stat: expected this process, saw nothing", "mount /proc")
     token = secrets.token_hex(descent.TOKEN_DIGITS // 2)
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    boot_id = f"{visibility.boot_id()} {visibility.pid_namespace()}"
     return [
         LeaseRecord(
             identity=card.identity,
@@ -264,15 +305,42 @@ class LeaseState:
 
 
 def states(directory: Path | None = None) -> list[LeaseState]:
-    """Every card that was ever leased here, by identity.
+    """Every card that was ever leased here and whose record can be read, by identity.
 
     Raises:
-        LeaseError: the directory or a record is not as it should be.
+        LeaseError: the directory is not as it should be.
     """
-    place = LeaseDirectory(directory)
-    try:
-        found = [(identity, place.is_held(identity)) for identity in place.identities()]
-        records = [(place.read(identity), held) for identity, held in found]
-    finally:
-        place.close()
-    return [LeaseState(record, held) for record, held in records if record is not None]
+    with contextlib.closing(LeaseDirectory(directory)) as place:
+        found = []
+        for identity in place.identities():
+            with contextlib.suppress(LeaseError):
+                held = place.is_held(identity)
+                found.append((place.read(identity), held))
+    return [LeaseState(record, held) for record, held in found if record is not None]
+
+
+def defects(directory: Path | None = None) -> list[LeaseError]:
+    """Why cards cannot be leased until somebody deletes what is in their lease's place, by identity.
+
+    Raises:
+        LeaseError: the directory is not as it should be.
+    """
+    with contextlib.closing(LeaseDirectory(directory)) as place:
+        found = []
+        for identity in place.identities():
+            try:
+                place.is_held(identity)
+                place.read(identity)
+            except LeaseError as error:
+                found.append(error)
+    return found
+
+
+def strays(directory: Path | None = None) -> list[Path]:
+    """What lies among the leases, is called one and can be none.
+
+    Raises:
+        LeaseError: the directory is not as it should be.
+    """
+    with contextlib.closing(LeaseDirectory(directory)) as place:
+        return place.strays()

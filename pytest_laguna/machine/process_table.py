@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePath
@@ -15,8 +16,9 @@ from pytest_laguna.machine import descent
 PROC = Path("/proc")
 
 LEASE_TOKEN = "lease token"  # noqa: S105 - what is seen, not the token
-WORKER_TITLES = ("VLLM::EngineCore", "VLLM::Worker")
-"""What vLLM's children call themselves: in place of their arguments, and cut to 15 bytes as their name."""
+WORKER_PREFIXES = ("VLLM::", "ray::")
+WORKER_TITLES = ("VLLM::EngineCore", "VLLM::Worker", "ray::")
+"""What vLLM's and Ray's children call themselves: in place of their arguments, and cut to 15 bytes as their name."""
 VLLM_COMMANDS = frozenset({"bench", "run-batch", "serve"})
 """Commands of vLLM's program that run an engine or load one."""
 WORKER_MODULES = ("torch.distributed.launch", "torch.distributed.run", "vllm.entrypoints.")
@@ -24,6 +26,10 @@ STARTERS = frozenset({"run", "uv"})
 """What may stand before the program that is meant and stays there: ``env``, ``nice`` and the like become it."""
 
 _COMMAND_LIMIT = 4096
+_LETTERS = "-[bBdEhiIOPqRsSuvVx?]*"
+_MODULE = re.compile(f"{_LETTERS}m(.*)", re.DOTALL)
+_TAKES_NEXT = re.compile(f"{_LETTERS}[WX]")
+"""Python's options (``python3 --help``): letters that take nothing may stand before one that takes the rest."""
 
 
 def arguments(pid: int) -> list[str]:
@@ -98,10 +104,12 @@ def worker_pattern(comm: str, words: Sequence[str]) -> str | None:
         comm: its short name.
         words: its arguments.
     """
-    if comm.startswith("VLLM::"):
-        return "name VLLM::"
-    if words and words[0].startswith(WORKER_TITLES):
-        return "title VLLM::"
+    for prefix in WORKER_PREFIXES:
+        if comm.startswith(prefix):
+            return f"name {prefix}"
+    for title in WORKER_TITLES:
+        if words and words[0].startswith(title):
+            return f"title {title.partition('::')[0]}::"
     return _launcher(words) if words else None
 
 
@@ -110,7 +118,10 @@ def _launcher(words: Sequence[str]) -> str | None:
     for program, command in zip(programs, words[1:], strict=False):
         if program == "vllm" and command in VLLM_COMMANDS:
             return f"vllm {command}"
-    named = [program for program in programs if not program.startswith("-")]
+    preceded = zip(["", *words], words, programs, strict=False)
+    named = [
+        program for before, word, program in preceded if not word.startswith("-") and not _TAKES_NEXT.fullmatch(before)
+    ]
     launched = list(itertools.dropwhile(_is_starter, named))
     if launched[:1] == ["torchrun"]:
         return "torchrun"
@@ -122,11 +133,12 @@ def _is_starter(program: str) -> bool:
 
 
 def _modules(words: Sequence[str], programs: Sequence[str]) -> Iterator[str]:
-    """What Python is told to run with ``-m``, be it one word or two."""
+    """What Python is told to run with ``-m``, be it one word or two, or behind other letters."""
     python = next((index for index, program in enumerate(programs) if program.startswith("python")), len(words))
     for option, following in itertools.pairwise([*words[python:], ""]):
-        if option.startswith("-m"):
-            yield option.removeprefix("-m") or following
+        module = _MODULE.fullmatch(option)
+        if module is not None:
+            yield module[1] or following
 
 
 def _read(pid: int, file: str) -> bytes:

@@ -27,6 +27,7 @@ def test_slots_go_round_the_allowed_cores_and_say_when_they_share_one(monkeypatc
         "core 3, shared with slot 1",
         "core 1, shared with slot 0, 2",
     ]
+    assert CpuCards(1000).discover()[999].name == "core 3, shared with slot 1, 3, 5 and 496 more"
     assert cores(cards[1:2]) == {3}
     assert cores(cards[:2]) == {1, 3}
     assert [card.name for card in CpuCards(2).discover()] == ["core 1", "core 3"]

@@ -175,6 +175,18 @@ def test_a_mark_outlives_a_clean_environment_a_new_session_and_a_double_fork() -
     assert descent.bearers(token) == []
 
 
+@pytest.mark.parametrize(
+    ("environment", "bears"), [({}, False), ({"LAGUNA_LEASE": "x"}, True), ({"NOT_LAGUNA_LEASE": "x"}, False)]
+)
+def test_whether_any_token_is_borne_is_known(environment: dict[str, str], bears: bool) -> None:
+    with spawned(SLEEP, env=environment) as plain:
+        assert descent.bears_token(found(plain.pid)) is bears
+    code = MARKED + "os.execve('/bin/sleep', ['sleep', '600'], {})"
+    with spawned([sys.executable, "-c", code, new_token()], cwd=ROOT) as marked:
+        wait_for_command(marked.pid, "sleep")
+        assert descent.bears_token(found(marked.pid))
+
+
 def test_a_mark_limits_nothing_and_leaves_the_hard_limit_alone() -> None:
     code = MARKED + "import resource; print(*resource.getrlimit(resource.RLIMIT_RTTIME), resource.RLIM_INFINITY)"
     soft, hard, infinity = map(int, run_python(code, new_token()).stdout.split())

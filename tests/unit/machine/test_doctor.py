@@ -158,6 +158,20 @@ def test_a_lease_directory_that_cannot_be_trusted_is_a_problem(place: Path) -> N
     ]
 
 
+def test_a_damaged_lease_is_a_problem_and_what_is_no_lease_is_a_remark(place: Path) -> None:
+    leases.acquire(
+        CpuCards(1).discover(), Path("/a"), sweep=lambda _: Sweep([], []), idle=lambda _: None, directory=place
+    ).release()
+    (place / "cpu-slot-7.lease").write_text("{")
+    (place / "cpu-slot-0 (copy).lease").touch()
+    report = doctor.diagnose({}, directory=place)
+    (problem,), (remark,) = report.problems, report.remarks
+    assert problem.found.startswith(f"{place}/cpu-slot-7.lease: ")
+    assert problem.mend == "see that no process is left on card cpu-slot-7, then delete that file as its owner or root"
+    assert remark.found == f"{place}/cpu-slot-0 (copy).lease: no card's lease by its name"
+    assert f"  - {remark.found}\n    mend: its owner or root may delete it\n" in report.to_text()
+
+
 def test_the_report_is_one_json_object(tmp_path: Path, place: Path) -> None:
     report = doctor.diagnose({"cpu": answering(tmp_path)}, directory=place)
     value = json.loads(report.to_json())

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_laguna.evidence.process_record import FoundProcess
-from pytest_laguna.machine import descent, lease_directory, leases
+from pytest_laguna.machine import descent, lease_directory, leases, visibility
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.cards_cpu import CpuCards
 from pytest_laguna.machine.errors import LeaseError
@@ -302,7 +302,7 @@ def test_a_token_that_a_held_lease_bears_is_never_swept(place: Place) -> None:
     place.lease().release()
     live = place.lease(CARDS[2:])
     copied = (place.path / "cpu-slot-2.lease").read_bytes().replace(b"cpu-slot-2", b"cpu-slot-0")
-    (place.path / "cpu-slot-0.lease").write_bytes(copied)
+    (place.path / "cpu-slot-0.lease").write_bytes(copied.replace(b'"held"', b'"quarantined"'))
     for cards in (CARDS[:1], CARDS[1:2]):
         with pytest.raises(
             LeaseError, match=r"cards \['cpu-slot-0'\]: their last record bears the token of a lease that is held: see"
@@ -330,6 +330,99 @@ def test_a_record_of_another_card_is_refused(place: Place) -> None:
         place.lease()
     assert place.swept == []
     live.release()
+
+
+def test_a_lease_whose_file_an_editor_replaced_is_not_swept(place: Place) -> None:
+    """The new file has a free lock, and a record that says that the lease is held."""
+    with place.lease(CARDS[:2]) as live:
+        _replace(place.path)
+        for cards in (CARDS[:1], CARDS[2:]):
+            with pytest.raises(
+                LeaseError,
+                match=rf"card cpu-slot-0: its lease in .* was replaced while process {os.getpid()} holds it: leave the",
+            ):
+                place.lease(cards)
+        assert place.swept == []
+        with pytest.raises(LeaseError, match="was deleted or is another's"):
+            live.release()
+
+
+@pytest.fixture
+def stale(place: Place) -> Callable[[str, str], Place]:
+    """Makes a stale record of card 0 that bears another ``boot_id``; the state is the last argument."""
+
+    def make(boot_id: str, state: str = "quarantined") -> Place:
+        place.lease().quarantine("x")
+        path = place.path / "cpu-slot-0.lease"
+        own = f"{visibility.boot_id()} {visibility.pid_namespace()}".encode()
+        content = path.read_bytes()
+        assert content.count(own) == 1
+        path.write_bytes(content.replace(own, boot_id.encode()).replace(b'"quarantined"', f'"{state}"'.encode()))
+        return place
+
+    return make
+
+
+@pytest.mark.parametrize("state", ["quarantined", "held"])
+def test_what_a_start_of_the_host_ended_is_not_swept_and_still_looked_at(
+    stale: Callable[[str, str], Place], state: str
+) -> None:
+    place = stale("e97a9943-0000-4000-8000-000000000000 pid:[1]", state)
+    place.reasons["cpu-slot-0"] = "it uses 5 bytes"
+    with pytest.raises(LeaseError, match=r"is quarantined, last .*: it uses 5 bytes: end"):
+        place.lease()
+    place.reasons.clear()
+    place.lease(CARDS[1:2]).release()
+    place.lease().release()
+    assert place.swept == []
+
+
+@pytest.mark.parametrize("namespace", [" pid:[4026532000]", ""])
+def test_a_stale_lease_whose_processes_are_not_seen_from_here_gives_no_lease(
+    stale: Callable[[str], Place], namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = stale(f"{visibility.boot_id()}{namespace}")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(visibility, "pid_namespace", lambda: "pid:[4026531999]")
+        for cards in (CARDS[:1], CARDS[1:2]):
+            with pytest.raises(
+                LeaseError,
+                match=r"card cpu-slot-0 is quarantined: its last .* of .*, whose processes pid:\[4026531999\] hides",
+            ):
+                place.lease(cards)
+    assert place.swept == []
+    with monkeypatch.context() as host:
+        host.setattr(visibility, "pid_namespace", lambda: visibility.INITIAL_NAMESPACE)
+        place.lease().release()  # from there every namespace's are seen
+    assert len(place.swept) == 1
+
+
+def test_a_host_that_hides_other_users_processes_gives_no_lease(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visibility, "hidden_by", lambda: "hidepid=2")
+    with pytest.raises(
+        LeaseError, match=r"/proc is mounted with hidepid=2, which hides what other users run .*: mount -o"
+    ):
+        place.lease()
+
+
+def test_a_lease_that_cannot_be_recorded_whole_leaves_none_of_its_cards_held(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite = os.pwrite
+    written: list[bytes] = []
+
+    def once(descriptor: int, content: bytes, offset: int) -> int:
+        written.append(content)
+        if len(written) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(descriptor, content, offset)
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", once)
+        with pytest.raises(LeaseError, match="not written"):
+            place.lease(CARDS[:2])
+    assert place.states() == {"cpu-slot-0": ("released", False, False)}
+    place.lease(CARDS[:2]).release()
 
 
 # What becomes of the files while they are held
@@ -416,9 +509,13 @@ def _make_pipe(path: Path) -> None:
 def test_what_is_no_file_is_refused_at_once(place: Place, make: Callable[[Path], None], seen: str) -> None:
     place.lease().release()
     make(place.path / "cpu-slot-1.lease")
-    for look in (place.lease, functools.partial(place.lease, CARDS[1:2]), place.states):
-        with pytest.raises(LeaseError, match=rf"cpu-slot-1\.lease: {seen}; expected a lease: move it away"):
-            look()
+    with pytest.raises(LeaseError, match=rf"cpu-slot-1\.lease: {seen}; expected a lease: move it away"):
+        place.lease(CARDS[1:2])
+    place.lease().release()  # the other cards are free
+    assert place.states() == {"cpu-slot-0": ("released", False, False)}
+    assert [str(error).partition(": ")[0] for error in leases.defects(place.path)] == [
+        str(place.path / "cpu-slot-1.lease")
+    ]
     directory = LeaseDirectory(place.path)
     with pytest.raises(LeaseError, match="expected a lease: move it away"):
         directory.read("cpu-slot-1")
@@ -533,6 +630,51 @@ def test_a_directory_that_is_not_open_to_every_user_is_refused(tmp_path: Path, m
         LeaseDirectory(place)
 
 
+def test_a_directory_that_somebody_has_locked_is_refused_at_once(place: Place) -> None:
+    place.lease().release()
+    lock = os.open(place.path, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    start = time.monotonic()
+    for look in (place.lease, place.states):
+        with pytest.raises(
+            LeaseError, match=f"{place.path}: another process has locked the directory as a whole.*lslocks"
+        ):
+            look()
+    assert time.monotonic() - start < 20 * lease_directory.BUSY_SECONDS
+    threading.Timer(lease_directory.BUSY_SECONDS / 2, os.close, [lock]).start()
+    place.lease().release()
+
+
+@pytest.mark.parametrize("name", ["a b.lease", ".cpu-slot-0.lease", "cpu-slot-0 (copy).lease", ".lease"])
+def test_what_can_be_no_cards_lease_is_in_nobodys_way(place: Place, name: str) -> None:
+    place.lease().release()
+    (place.path / name).touch()
+    place.lease().release()
+    assert place.states().keys() == {"cpu-slot-0"}
+    assert leases.defects(place.path) == []
+    assert leases.strays(place.path) == [place.path / name]
+
+
+def test_a_file_that_is_made_has_its_name_when_every_user_may_write_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(_descriptor: int, _mode: int) -> None:
+        raise KeyboardInterrupt
+
+    LeaseDirectory(place.path).close()
+    monkeypatch.setattr(os, "fchmod", killed)
+    with pytest.raises(KeyboardInterrupt):
+        place.lease()
+    assert list(place.path.iterdir()) == []
+
+
+def test_another_users_closed_file_keeps_its_own_card_only(machine_place: Place) -> None:
+    machine_place.lease(CARDS[:2]).release()
+    (machine_place.path / "cpu-slot-0.lease").chmod(0o600)
+    assert _as_nobody(lambda: machine_place.lease(CARDS[1:2]).release()) == "None"
+    assert "cpu-slot-0.lease: Permission denied" in _as_nobody(machine_place.lease)
+
+
 def test_a_directory_that_somebody_is_just_making_is_waited_for(tmp_path: Path) -> None:
     place = tmp_path / "young"
     place.mkdir(mode=0o700)
@@ -577,11 +719,14 @@ def test_a_damaged_record_is_refused_and_names_its_file(place: Place, content: b
     place.lease().release()
     (place.path / "cpu-slot-0.lease").write_bytes(content)
     with pytest.raises(
-        LeaseError, match=r"cpu-slot-0\.lease: .*see that no process is left on card cpu-slot-0, then delete"
+        LeaseError,
+        match=r"cpu-slot-0\.lease: .*see that no process is left on card cpu-slot-0, then delete that file as",
     ):
         place.lease()
-    with pytest.raises(LeaseError, match=r"cpu-slot-0\.lease"):
-        leases.states(place.path)
+    place.lease(CARDS[1:]).release()  # it is nobody else's trouble
+    assert place.states().keys() == {"cpu-slot-1", "cpu-slot-2"}
+    (defect,) = leases.defects(place.path)
+    assert defect.found.startswith(f"{place.path}/cpu-slot-0.lease: ")
 
 
 def test_a_record_that_does_not_fit_is_refused_before_anything_is_held(place: Place) -> None:

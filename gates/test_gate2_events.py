@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_laguna.analysis.diagnostic import exercised
 from pytest_laguna.evidence.event_analysis import EventAnalysis
 from pytest_laguna.fixtures import Prove, prove_clause
 
@@ -35,7 +36,8 @@ def test_the_cards_are_idle_before_and_after_every_arm(prove: Prove, event_profi
 @pytest.mark.clause("host-within-limits")
 def test_the_host_stays_within_its_limits(prove: Prove, event_profile: EventAnalysis) -> None:
     """Around every arm."""
-    prove_clause(prove, event_profile, "host-within-limits", "the host stayed within the campaign's limits")
+    rules = exercised(event_profile.clauses["host-within-limits"])
+    prove_clause(prove, event_profile, "host-within-limits", f"the host kept to every limit that is set: {rules}")
 
 
 @pytest.mark.gate(2)

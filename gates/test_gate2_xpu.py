@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_laguna.analysis.diagnostic import exercised
 from pytest_laguna.evidence.diagnostic import Diagnosis
 from pytest_laguna.fixtures import Prove, prove_clause
 from pytest_laguna.verdict import JSON
@@ -34,7 +35,8 @@ def test_the_cards_are_idle_before_and_after_every_run(prove: Prove, diagnosis: 
 @pytest.mark.clause("host-within-limits")
 def test_the_host_stays_within_its_limits(prove: Prove, diagnosis: Diagnosis) -> None:
     """Around every run."""
-    prove_clause(prove, diagnosis, "host-within-limits", "the host stayed within the campaign's limits")
+    rules = exercised(diagnosis.clauses["host-within-limits"])
+    prove_clause(prove, diagnosis, "host-within-limits", f"the host kept to every limit that is set: {rules}")
 
 
 @pytest.mark.gate(2)

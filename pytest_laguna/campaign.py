@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import datetime
 import tomllib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 import pydantic
 
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import DRAFT_TOKENS, MOST_PROFILE_SAMPLES, Arm
+from pytest_laguna.evidence.arm_settings import FLAG, PAIR_VERSIONS
 from pytest_laguna.evidence.diagnostic import CLAUSES as DIAGNOSTIC_CLAUSES
 from pytest_laguna.evidence.diagnostic import Decides
 from pytest_laguna.evidence.endpoint_campaign import CLAUSES as ENDPOINT_CLAUSES
@@ -178,6 +179,16 @@ class Engine(_Model):
     identical: list[tuple[Arm, Arm]] = pydantic.Field(default_factory=list)
     protocol: ProtocolFile | None = None
 
+    @pydantic.field_validator("interpreter")
+    @classmethod
+    def _names_a_program(cls, interpreter: str | None) -> str | None:
+        if interpreter is not None and PurePosixPath(interpreter).name in {"", ".."}:
+            message = (
+                f"{interpreter!r} names no program; expected a path, or no interpreter for the one that runs pytest"
+            )
+            raise ValueError(message)
+        return interpreter
+
     @pydantic.field_validator("identical")
     @classmethod
     def _two_arms(cls, pairs: list[tuple[Arm, Arm]]) -> list[tuple[Arm, Arm]]:
@@ -214,6 +225,16 @@ class LaneSettings(_Model):
     host: HostLimits
     engine: Engine | None = None
 
+    @pydantic.model_validator(mode="after")
+    def _known_version(self) -> LaneSettings:
+        generated = self.engine is not None and isinstance(self.engine.model, GeneratedPair)
+        if generated and self.vllm not in PAIR_VERSIONS:
+            message = (
+                f"vllm is {self.vllm!r}; expected one of {', '.join(PAIR_VERSIONS)}, which a generated pair is for"
+            )
+            raise ValueError(message)
+        return self
+
 
 class Diagnostic(_Model):
     """The exact diagnostic of gate 2.
@@ -235,6 +256,14 @@ class Diagnostic(_Model):
     accepted_per_cycle: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
     queries: Annotated[list[Queries], pydantic.Field(min_length=1)]
     null: bool = False
+
+    @pydantic.field_validator("queries")
+    @classmethod
+    def _each_once(cls, queries: list[int]) -> list[int]:
+        if len(set(queries)) != len(queries):
+            message = f"{queries} names one twice; expected each number of queries once"
+            raise ValueError(message)
+        return queries
 
     @pydantic.model_validator(mode="after")
     def _yields_its_samples(self) -> Diagnostic:
@@ -368,6 +397,17 @@ class Campaign(_Model):
             missing = [clause for clause in self._judged_clauses(number) if clause not in self.gate_clauses(number)]
             if missing:
                 message = f"clauses.{number} lacks {', '.join(missing)}; expected each clause that its analysis judges"
+                raise ValueError(message)
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _treats_by_its_flag(self) -> Campaign:
+        """Gate 2's arms set the flag of this project's candidate, which reads no other."""
+        candidate = self.candidate
+        if self.diagnostic is not None and candidate.package == "laguna_kv":
+            seen, expected = (candidate.flag, candidate.control, candidate.treatment), (FLAG, "0", "1")
+            if seen != expected:
+                message = f"candidate: flag, control and treatment {seen}; expected those of laguna_kv, {expected}"
                 raise ValueError(message)
         return self
 

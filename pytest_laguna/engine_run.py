@@ -196,10 +196,12 @@ class EngineRun:
         """Everything about what ran, with the digests that the attempt is bound to."""
         record = files.read_canonical_json(self.attempt.directory / root.IDENTITY)
         sources = {name: record[name] for name in FrozenSources.model_fields} if isinstance(record, dict) else None
+        python = record.get("python") if isinstance(record, dict) else None
         return DiagnosticIdentity(
             attempt=self.attempt.identity,
             frozen=parse_model(sources, FrozenSources, root.IDENTITY),
             candidate=self.campaign.candidate.package,
+            python=str(python["executable"]) if isinstance(python, dict) else "",
             engine=before,
             engine_after=after,
             models=frozen,

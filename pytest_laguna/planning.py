@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
 from pytest_laguna.analysis.topology import expected_topology, target_layers
 from pytest_laguna.campaign import Campaign, GeneratedPair, ModelFolders
+from pytest_laguna.engine import launch
 from pytest_laguna.evidence.arm_record import DRAFT_TOKENS
 from pytest_laguna.evidence.diagnostic import DiagnosticPlan, FolderModels, GeneratedModels
 from pytest_laguna.evidence.event_analysis import EventPlan, Fitness
@@ -27,8 +29,8 @@ def plan_diagnostic(
         target_config: the target's ``config.json``.
 
     Raises:
-        UnusableEvidenceError: the campaign has no diagnostic, or no engine on that lane, or the configuration is not
-            one whose graph is known.
+        UnusableEvidenceError: the campaign has no diagnostic, or no engine on that lane, or a prompt that the pair has
+            not, or the configuration is not one whose graph is known.
     """
     settings, diagnostic = campaign.lane_settings(lane), campaign.diagnostic
     if diagnostic is None or settings.engine is None:
@@ -38,6 +40,7 @@ def plan_diagnostic(
         lane=next(name for name in campaign.lanes if name == lane),
         cards=list(cards),
         vllm=settings.vllm,
+        interpreter=settings.engine.interpreter,
         models=_models(settings.engine.model),
         flag=campaign.candidate.flag,
         control=campaign.candidate.control,
@@ -62,9 +65,22 @@ def plan_diagnostic(
 
 def _models(model: GeneratedPair | ModelFolders) -> GeneratedModels | FolderModels:
     """The campaign's pair in the form of a plan."""
-    if isinstance(model, GeneratedPair):
-        return GeneratedModels.model_validate(model.model_dump())
-    return FolderModels.model_validate(model.model_dump())
+    if not isinstance(model, GeneratedPair):
+        return FolderModels.model_validate(model.model_dump())
+    text = launch.TINY_PAIR_PROMPTS.get(model.prompt)
+    if text is None:
+        message = (
+            f"campaign: prompt {model.prompt!r}; expected one of the pair's: {', '.join(launch.TINY_PAIR_PROMPTS)}"
+        )
+        raise UnusableEvidenceError(message)
+    return GeneratedModels(
+        generated=model.generated,
+        layers=model.layers,
+        width=model.width,
+        hidden_size=launch.TINY_PAIR_HIDDEN * model.width,
+        prompt=model.prompt,
+        prompt_sha256=hashlib.sha256(text.encode()).hexdigest(),
+    )
 
 
 def plan_null(campaign: Campaign, lane: str, target_config: Mapping[str, JSON]) -> NullPlan:
@@ -111,8 +127,8 @@ def plan_events(campaign: Campaign, lane: str, cards: Sequence[str], target_conf
         target_config: the target's ``config.json``.
 
     Raises:
-        UnusableEvidenceError: the campaign has no event profile, or no engine on that lane, or the configuration is
-            not one whose graph is known.
+        UnusableEvidenceError: the campaign has no event profile, or no engine on that lane, or a prompt that the pair
+            has not, or the configuration is not one whose graph is known.
     """
     settings, events = campaign.lane_settings(lane), campaign.event_profile
     if events is None or settings.engine is None:
@@ -122,6 +138,7 @@ def plan_events(campaign: Campaign, lane: str, cards: Sequence[str], target_conf
         lane=next(name for name in campaign.lanes if name == lane),
         cards=list(cards),
         vllm=settings.vllm,
+        interpreter=settings.engine.interpreter,
         models=_models(settings.engine.model),
         validator=campaign.candidate.validator,
         completion_tokens=events.completion_tokens,

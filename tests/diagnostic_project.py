@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
 from pytest_laguna.evidence.diagnostic import DIRECTORY
@@ -42,7 +45,7 @@ class DiagnosticProject(Project):
         """Gate 3 reads a protocol that git holds."""
         text = PROTOCOL.read_text().replace("laguna-persistent-kv-views-quick", "diagnostic-test")
         (self.directory / PROTOCOL.name).write_text(text)
-        (self.directory / ".gitignore").write_text("sealed/\n")
+        (self.directory / ".gitignore").write_text("engine/\nsealed/\n")
         author = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         for command in (["init", "-q"], ["add", "."], [*author, "commit", "-q", "-m", "The protocol"]):
             answer = git(self.directory, *command)
@@ -58,6 +61,19 @@ class DiagnosticProject(Project):
         """The evidence of the newest attempt."""
         [*_, attempt] = sorted((self.sealed / "diagnostic-test" / "cpu" / "gate2").iterdir())
         return attempt / "evidence" / DIRECTORY
+
+
+def make_engine(project: Path) -> str:
+    """An environment of its own with everything that is installed here, whose start files are those of RECORDs.
+
+    Returns:
+        Its interpreter, from the project.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(project / "engine")], check=True)
+    (packages,) = (project / "engine").glob("lib/python3*/site-packages")
+    packages.rmdir()
+    packages.symlink_to(sysconfig.get_path("purelib"))
+    return "engine/bin/python"
 
 
 def small_campaign(**changed: str) -> str:

@@ -16,8 +16,8 @@ from typing import Any
 
 from pytest_laguna.analysis.diagnostic import diagnose
 from pytest_laguna.analysis.topology import expected_topology
-from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.evidence import arm_settings, files
+from pytest_laguna.evidence.arm_record import Arm, ArmRequest
 from pytest_laguna.evidence.diagnostic import Diagnosis
 from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
 from pytest_laguna.evidence.host import HostState, difference
@@ -29,10 +29,16 @@ DATA = Path(__file__).parent / "data"
 CARDS = ["cpu-slot-0", "cpu-slot-1"]
 FLAG = "VLLM_XPU_LAGUNA_M8_PERSISTENT_KV_CACHE_VIEWS"
 LAYERS = 48
-TARGET_CONFIG: dict[str, JSON] = {"architectures": ["LagunaForCausalLM"], "num_hidden_layers": LAYERS}
+TARGET_CONFIG: dict[str, JSON] = {
+    "architectures": ["LagunaForCausalLM"],
+    "num_hidden_layers": LAYERS,
+    "hidden_size": 64,
+}
 DRAFT_CONFIG: dict[str, JSON] = {"architectures": ["LagunaForCausalLM"], "num_hidden_layers": 2}
 TOPOLOGY = expected_topology(TARGET_CONFIG, len(CARDS), collective_breaks=True)
 SAMPLES, PUBLISHED_SAMPLES = 5, 31
+PUBLISHED_CARDS = [f"cpu-slot-{number}" for number in range(4)]
+PROMPT = "nova\noscar\npapa\nquiz\nromeo\nsierra\n"
 LEASE = "0" * 32
 DESCRIPTOR = "BatchDescriptor(num_tokens=8, num_reqs=None, uniform=False, has_lora=False, num_active_loras=0)"
 
@@ -111,20 +117,20 @@ def _digests() -> dict[str, str]:
 
 
 def published() -> Tree:
-    """A good diagnostic with the number of samples that was published."""
-    return _whole(PUBLISHED_SAMPLES)
+    """A good diagnostic with the number of samples and of ranks that was published."""
+    return _whole(PUBLISHED_SAMPLES, PUBLISHED_CARDS)
 
 
 @functools.cache
 def _good() -> Tree:
-    return _whole(SAMPLES)
+    return _whole(SAMPLES, CARDS)
 
 
-def _whole(samples: int) -> Tree:
-    tree = build(CARDS, samples)
+def _whole(samples: int, cards: list[str]) -> Tree:
+    tree = build(cards, samples)
     for arm in Arm:
-        for rank in range(len(CARDS)) if arm.graphs else []:
-            tree[f"arms/{arm}/profile/rank{rank}.json"] = profile(arm, rank, samples)
+        for rank in range(len(cards)) if arm.graphs else []:
+            tree[f"arms/{arm}/profile/rank{rank}.json"] = profile(arm, rank, samples, len(cards))
     as_reported(tree)
     return tree
 
@@ -143,7 +149,15 @@ def plan(cards: list[str] = CARDS, samples: int = SAMPLES) -> dict[str, Any]:
         "lane": "cpu",
         "cards": cards,
         "vllm": "0.32.0",
-        "models": {"generated": "tiny-laguna", "layers": LAYERS, "width": 1, "prompt": "word-chain"},
+        "interpreter": "engine/bin/python",
+        "models": {
+            "generated": "tiny-laguna",
+            "layers": LAYERS,
+            "width": 1,
+            "hidden_size": 64,
+            "prompt": "word-chain",
+            "prompt_sha256": files.sha256_bytes(PROMPT.encode()),
+        },
         "flag": FLAG,
         "control": "0",
         "treatment": "1",
@@ -159,6 +173,7 @@ def plan(cards: list[str] = CARDS, samples: int = SAMPLES) -> dict[str, Any]:
         "topology": {"kinds": TOPOLOGY.kinds},
         "target_layers": LAYERS,
         "queries": [2, 3, 4, 5, 6, 7, 8],
+        "null": False,
         "idle": {"snapshots": 2, "seconds": 0.5, "memory_bytes": 0, "foreign_workers": True},
         "host": {
             "temperature_celsius": 90.0,
@@ -284,14 +299,17 @@ def record_of(arm: Arm, number: int, ranks: int, samples: int) -> dict[str, Any]
         "tensor_parallel_size": ranks,
         "collective_breaks": True,
         "profile_samples": samples if arm.graphs else 0,
+        "null": False,
         "target": "/models/target",
         "draft": "/models/draft" if arm.speculates else None,
     }
     record["acceptance"] = record["acceptance"] if arm.speculates else None
-    record["configuration"] = _configuration(arm, record["configuration"])
+    request = ArmRequest.model_validate(record["request"])
+    record["configuration"] = _configuration(request, record["configuration"])
     record["generation_seconds"] = 21.0 - number
     local = {name: value.replace(str(source), str(arm)) for name, value in record["environment"].items()}
-    record["environment"] = local | {"LAGUNA_LEASE": LEASE} | _profiled(arm, samples)
+    own = arm_settings.profile(request, Path(local["HOME"]).parent)
+    record["environment"] = local | {"LAGUNA_LEASE": LEASE} | arm_settings.environment(request) | own
     (only,) = record["ranks"]
     if not arm.speculates:
         only["candidate"]["draft_layers"] = []
@@ -311,24 +329,14 @@ def record_of(arm: Arm, number: int, ranks: int, samples: int) -> dict[str, Any]
     return copy.deepcopy(record)
 
 
-def _configuration(arm: Arm, configuration: dict[str, Any]) -> dict[str, Any]:
-    """What vLLM makes of an arm with no graphs, and of one with no draft; as measured."""
-    arguments, resolved = configuration["arguments"], configuration["resolved"]
-    if not arm.graphs:
-        arguments["compilation_config"] = {"mode": 0, "cudagraph_mode": "NONE"}
+def _configuration(request: ArmRequest, configuration: dict[str, Any]) -> dict[str, Any]:
+    """The arm's arguments, and what vLLM makes of one with no graphs, and of one with no draft; as measured."""
+    resolved = configuration["resolved"] | {"tensor_parallel_size": request.tensor_parallel_size}
+    if not request.arm.graphs:
         resolved |= {"cudagraph_mode": "NONE", "cudagraph_capture_sizes": []}
-    if not arm.speculates:
-        del arguments["speculative_config"]
+    if not request.arm.speculates:
         resolved |= {"speculative_method": None, "speculative_tokens": 0, "num_gpu_blocks": 170}
-    return configuration
-
-
-def _profiled(arm: Arm, samples: int) -> dict[str, str]:
-    """The variables of an arm by its graphs."""
-    if not arm.graphs:
-        return {"VLLM_USE_BREAKABLE_CUDAGRAPH": "0"}
-    root = f"/attempt/{arm}/profile"
-    return {"LAGUNA_REPLAY_PROFILE_ROOT": root, "LAGUNA_REPLAY_PROFILE_SAMPLES": str(samples)}
+    return {"arguments": arm_settings.engine_arguments(request), "resolved": resolved}
 
 
 def graphs(captured: list[dict[str, Any]]) -> list[dict[str, Any]]:

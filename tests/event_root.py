@@ -153,7 +153,7 @@ def plan(*, fitness: bool) -> dict[str, Any]:
     shared = ("lane", "cards", "vllm", "models", "validator", "completion_tokens", "collective_breaks", "topology")
     return {
         "schema": "pytest-laguna-event-plan-v1",
-        **{name: of_diagnostic[name] for name in (*shared, "target_layers", "idle", "host")},
+        **{name: of_diagnostic[name] for name in (*shared, "interpreter", "target_layers", "idle", "host")},
         "material_percent": 60.0,
         "fitness": {"rounds": ROUNDS, "slowdown_limit": 1.1} if fitness else None,
         "sparse_replays": REPLAYS if fitness else 0,

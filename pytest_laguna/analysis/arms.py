@@ -6,6 +6,7 @@ Source: the preregistration of the persistent KV-cache views, Gate 2.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -15,9 +16,9 @@ from pytest_laguna.analysis.diagnostic_case import (
     Case,
     Rule,
     RuleFinding,
-    not_applicable,
     reported,
 )
+from pytest_laguna.analysis.engine_identity import public_version
 from pytest_laguna.analysis.process import judge_process
 from pytest_laguna.evidence.arm_record import Acceptance, Arm, ArmRecord, ArmRequest, Planted, RankProcess
 from pytest_laguna.evidence.diagnostic import FolderModels, GeneratedModels
@@ -102,16 +103,11 @@ def judge_version(records: Iterable[tuple[str, ArmRecord]], planned: str) -> Rul
     return None
 
 
-def public_version(version: str) -> str:
-    """A version without what names its build, as 0.32.0 of 0.32.0+xpu."""
-    return version.partition("+")[0]
-
-
 def models_planned(case: Case) -> RuleFinding:
     """Rule ``models-planned``: the arms loaded the campaign's pair and continued its prompt.
 
-    A pair that the project makes lies in another folder each time. It is known by its layers, of which the plan's graph
-    is derived, and its prompts are a part of the frozen harness.
+    A pair that the project makes lies in another folder each time; rule ``plan-derived`` knows it by its layers and its
+    width.
     """
     return judge_models(case.record(Arm.EAGER).request, case.plan.models)
 
@@ -119,7 +115,11 @@ def models_planned(case: Case) -> RuleFinding:
 def judge_models(request: ArmRequest, planned: GeneratedModels | FolderModels) -> RuleFinding:
     """What speaks against the pair of an arm that loads both models."""
     if isinstance(planned, GeneratedModels):
-        return not_applicable(f"{planned.generated} is made anew in each attempt")
+        seen = hashlib.sha256(request.prompt.encode()).hexdigest()
+        if seen != planned.prompt_sha256:
+            told = f"a prompt with digest {seen}"
+            return Verdict.VOID, f"{told}; expected {planned.prompt_sha256}, that of {planned.prompt!r}"
+        return None
     for name in FolderModels.model_fields:
         if getattr(request, name) != getattr(planned, name):
             return Verdict.VOID, f"{name} {getattr(request, name)!r}; expected {getattr(planned, name)!r}"

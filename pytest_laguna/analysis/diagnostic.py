@@ -94,6 +94,15 @@ def clause_verdict(results: Mapping[str, RuleResult]) -> Finding:
     return decisive(against) or (Verdict.PASS, good)
 
 
+def exercised(results: Mapping[str, RuleResult]) -> str:
+    """The names of the rules of one clause that prove something, as a part of a sentence.
+
+    Args:
+        results: as for ``clause_verdict``.
+    """
+    return ", ".join(name for name, result in results.items() if result.verdict is not None)
+
+
 def _judge(rule: Rule, case: Case) -> RuleResult:
     try:
         finding = rule(case)

@@ -110,6 +110,12 @@ class Case:
                 if not isinstance(run.record, Missing)
             },
             validator=self.plan.validator,
+            interpreter=self.plan.interpreter,
+            packet_versions={
+                position: run.record.versions
+                for position, run in self.evidence.packets.items()
+                if not isinstance(run.record, Missing)
+            },
             null=self.plan.null,
         )
 

@@ -8,8 +8,10 @@ is NOT_PROVEN.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
 
 from pytest_laguna.analysis.identity_case import IdentityCase, RuleFinding, is_below
 from pytest_laguna.analysis.mapped_binaries import BINARY_RULES
@@ -101,6 +103,67 @@ def engine_imported(case: IdentityCase) -> RuleFinding:
     return None
 
 
+def start_files_known(case: IdentityCase) -> RuleFinding:
+    """Rule ``start-files-known``: what Python runs when the engine starts belongs to a distribution, by its RECORD.
+
+    A ``.pth`` file or a ``sitecustomize`` that nobody lists could change vLLM after it was compared. What lies beside
+    the standard library is the operating system's, and stands in the identity with its digest.
+    """
+    engine = case.identity.engine
+    listed = {path for content in engine.content.distributions.values() for path in content.start_files}
+    for path in engine.state.start_files:
+        of_python = path == f"{engine.state.prefix}/pyvenv.cfg"
+        if of_python or posixpath.dirname(path) == engine.state.standard_library or path in listed:
+            continue
+        return Verdict.VOID, f"{path}: Python runs it when it starts, and no RECORD lists it; expected it away"
+    return None
+
+
+def extension_there(case: IdentityCase) -> RuleFinding:
+    """Rule ``extension-there``: where the native check is planned, the engine's candidate has a compiled extension."""
+    if case.validator != "native":
+        return None, "not applicable: the candidate runs in Python"
+    directory = case.candidate_directory
+    if not any(is_below(path, directory) for path in case.identity.engine.content.extensions):
+        told = "no compiled extension; expected one for validator 'native'"
+        return Verdict.NOT_PROVEN, f"{directory or case.identity.candidate}: {told}: install the candidate again"
+    return None
+
+
+def interpreter_planned(case: IdentityCase) -> RuleFinding:
+    """Rule ``interpreter-planned``: the engine's interpreter is the campaign's, or the gate's own where it names none.
+
+    A relative name starts from the project, wherever that lay.
+    """
+    seen, planned = case.identity.engine.state.interpreter, case.interpreter
+    expected = PurePosixPath(case.identity.python if planned is None else planned)
+    same = PurePosixPath(seen).parts[-len(expected.parts) :] == expected.parts
+    return None if same else (Verdict.VOID, f"the engine's interpreter is {seen}; expected {expected}")
+
+
+def versions_installed(case: IdentityCase) -> RuleFinding:
+    """Rule ``versions-installed``: torch and vLLM of every arm and packet say the version that is installed.
+
+    What names a build, behind ``+``, does not count: vLLM's own word has it and its metadata may not.
+    """
+    said: dict[str, Mapping[str, str]] = {str(arm): record.versions for arm, record in case.arms.items()}
+    said |= {f"packet {position}": versions for position, versions in case.packet_versions.items()}
+    for found in case.identity.engine.state.distributions:
+        for part in (part for part in ENGINE_PACKAGES if _is_build_of(found.name, part)):
+            for where, versions in said.items():
+                if part not in versions:
+                    return Verdict.NOT_PROVEN, f"{where}: its version of {part} is not recorded"
+                if public_version(versions[part]) != public_version(found.version):
+                    installed = f"{found.name} {found.version} is installed"
+                    return Verdict.VOID, f"{where}: {part} {versions[part]}; {installed}"
+    return None
+
+
+def public_version(version: str) -> str:
+    """A version without what names its build, as 0.32.0 of 0.32.0+xpu."""
+    return version.partition("+")[0]
+
+
 def trees_clean(case: IdentityCase) -> RuleFinding:
     """Rule ``trees-clean``: what is installed editable is a clean checkout, whose commit says what ran.
 
@@ -160,6 +223,10 @@ IDENTITY_RULES: Mapping[str, Callable[[IdentityCase], RuleFinding]] = {
     "harness-copy": harness_copy,
     "engine-as-installed": engine_as_installed,
     "engine-imported": engine_imported,
+    "start-files-known": start_files_known,
+    "extension-there": extension_there,
+    "interpreter-planned": interpreter_planned,
+    "versions-installed": versions_installed,
     "trees-clean": trees_clean,
     "engine-unchanged": engine_unchanged,
     "models-frozen": models_frozen,
@@ -173,6 +240,8 @@ BEFORE_ARMS = (
     "harness-copy",
     "engine-as-installed",
     "engine-imported",
+    "start-files-known",
+    "extension-there",
     "trees-clean",
 )
 """The rules that can be asked before the first arm, so that none is run in vain."""

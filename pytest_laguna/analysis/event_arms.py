@@ -17,7 +17,7 @@ from pytest_laguna.analysis.engine_identity import IDENTITY_RULES
 from pytest_laguna.analysis.event_case import EventCase, EventRule
 from pytest_laguna.analysis.host import HOST_RULES
 from pytest_laguna.analysis.process import judge_process
-from pytest_laguna.analysis.topology import expected_topology, judge_layers, target_layers
+from pytest_laguna.analysis.topology import expected_topology, judge_pair, target_layers
 from pytest_laguna.evidence.arm_record import Planted, RankProcess
 from pytest_laguna.evidence.diagnostic_evidence import Missing, present
 from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, SPARSE, TEACHER
@@ -156,7 +156,7 @@ def plan_derived(case: EventCase) -> RuleFinding:
     if expected != (case.plan.topology.order_sha256, case.plan.target_layers):
         seen = f"the plan expects order {case.plan.topology.order_sha256} in {case.plan.target_layers} layers"
         return Verdict.VOID, f"{seen}; the configuration gives {expected[0]} in {expected[1]}"
-    return judge_layers(case.plan.models, case.plan.target_layers)
+    return judge_pair(case.plan.models, config)
 
 
 def graphs_frozen(case: EventCase) -> RuleFinding:

@@ -79,6 +79,7 @@ class EventCase:
             packets={},
             validator=self.plan.validator,
             expected=tuple(configured),
+            interpreter=self.plan.interpreter,
         )
 
     def piece(self, piece: Content | Missing) -> Content:

@@ -33,6 +33,8 @@ class IdentityCase:
         packets: what the parity packets that left a record had mapped, by the position of their card.
         validator: which implementation of the candidate's contract runs.
         expected: the arms that were to run.
+        interpreter: the engine's, as the campaign names it; None where it names none.
+        packet_versions: what each packet says of the versions that it ran, by the position of its card.
         null: whether the candidate's slot held a control.
     """
 
@@ -41,6 +43,8 @@ class IdentityCase:
     packets: Mapping[int, Sequence[MappedFile]]
     validator: Literal["native", "python"]
     expected: tuple[Arm, ...] = tuple(Arm)
+    interpreter: str | None = None
+    packet_versions: Mapping[int, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     null: bool = False
 
     @property

@@ -86,13 +86,15 @@ def plan_derived(case: Case) -> RuleFinding:
     if (derived, target_layers(config)) != (case.plan.topology, case.plan.target_layers):
         told = f"the plan expects {_described(case.plan.topology)} in {case.plan.target_layers} layers"
         return Verdict.VOID, f"{told}; the configuration gives {_described(derived)} in {target_layers(config)}"
-    return judge_layers(case.plan.models, case.plan.target_layers)
+    return judge_pair(case.plan.models, config)
 
 
-def judge_layers(models: GeneratedModels | FolderModels, target_layers: int) -> RuleFinding:
-    """A pair that the project makes is known by its layers."""
-    if isinstance(models, GeneratedModels) and models.layers != target_layers:
-        return Verdict.VOID, f"the plan has {target_layers} layers; expected the campaign's {models.layers}"
+def judge_pair(models: GeneratedModels | FolderModels, target_config: Mapping[str, JSON]) -> RuleFinding:
+    """A pair that the project makes is known by its layers and its width."""
+    if isinstance(models, GeneratedModels):
+        for name, expected in (("num_hidden_layers", models.layers), ("hidden_size", models.hidden_size)):
+            if (seen := target_config.get(name)) != expected:
+                return Verdict.VOID, f"target-config.json: {name} {seen!r}; expected the campaign's {expected}"
     return None
 
 

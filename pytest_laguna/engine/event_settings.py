@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_laguna.evidence import arm_settings
+
 from . import profile_directory
 from .profile_directory import ProfileError
 
-ROOT = "LAGUNA_EVENT_PROFILE_ROOT"
-ORDER = "LAGUNA_EVENT_PROFILE_ORDER"
-ROUNDS = "LAGUNA_EVENT_FITNESS_ROUNDS"
-REPLAYS = "LAGUNA_EVENT_SPARSE_REPLAYS"
+ROOT = arm_settings.EVENT_ROOT
+ORDER = arm_settings.EVENT_ORDER
+ROUNDS = arm_settings.EVENT_ROUNDS
+REPLAYS = arm_settings.EVENT_REPLAYS
 GRAPHS = "VLLM_USE_BREAKABLE_CUDAGRAPH"
 
 EXCLUDED = (

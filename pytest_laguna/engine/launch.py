@@ -18,11 +18,16 @@ from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError
 
 from . import arms, packets
 from .tiny_pair import shape
+from .tiny_pair.prompts import gate_2_prompts
 
 TINY_PAIR_LAYERS = shape.LAYERS
 """Of the target, unless a pair of another depth is asked for."""
 TINY_PAIR_VLLM = shape.VLLM
 """The version that a pair is written for, unless another is named."""
+TINY_PAIR_HIDDEN = shape.HIDDEN
+"""Hidden size of a pair of width 1."""
+TINY_PAIR_PROMPTS = gate_2_prompts()
+"""The texts that an arm may continue, by name."""
 _TAIL_BYTES = 4096
 
 Record = TypeVar("Record", bound=Schema)

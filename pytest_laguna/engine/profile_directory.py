@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from pytest_laguna.evidence import files
+from pytest_laguna.evidence import arm_settings, files
 from pytest_laguna.evidence.arm_record import MOST_PROFILE_SAMPLES
 
-ROOT = "LAGUNA_REPLAY_PROFILE_ROOT"
-SAMPLES = "LAGUNA_REPLAY_PROFILE_SAMPLES"
+ROOT = arm_settings.REPLAY_ROOT
+SAMPLES = arm_settings.REPLAY_SAMPLES
 
 
 class ProfileError(RuntimeError):

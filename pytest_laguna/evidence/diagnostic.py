@@ -51,8 +51,8 @@ CLAUSES: Final = (
 """What the diagnostic must show, in the order in which it is judged; each is a clause of the campaign's gate 2."""
 
 
-_PUBLISHED_COUNTS = (272, 31, 7)
-"""Tokens, samples, and tokens of a draft."""
+_PUBLISHED_COUNTS = (272, 31, 7, 48, 4)
+"""Tokens, samples, tokens of a draft, layers of the target, and ranks."""
 _PUBLISHED_QUERIES = frozenset(range(2, 9))
 _PUBLISHED_DIFFERENCE = 0.001
 
@@ -90,13 +90,17 @@ class GeneratedModels(Schema):
         generated: which.
         layers: of the target.
         width: times the hidden size.
+        hidden_size: of the target, at that width.
         prompt: the name of the prompt that is continued.
+        prompt_sha256: of its text in UTF-8.
     """
 
     generated: Literal["tiny-laguna"]
     layers: pydantic.PositiveInt
     width: pydantic.PositiveInt
+    hidden_size: pydantic.PositiveInt
     prompt: str
+    prompt_sha256: Sha256
 
 
 class FolderModels(Schema):
@@ -120,6 +124,7 @@ class DiagnosticPlan(Schema):
         lane: where it runs.
         cards: the identities of the leased cards, in rank order.
         vllm: the version that every arm and every packet runs.
+        interpreter: the Python that runs them, as the campaign names it; None for the one that runs the gate.
         models: what they load, and what the arms continue.
         flag: the environment variable that is the sole treatment.
         control: its value in every arm but the candidate.
@@ -148,6 +153,7 @@ class DiagnosticPlan(Schema):
     lane: Literal["cpu", "cuda", "xpu"]
     cards: Annotated[list[str], pydantic.Field(min_length=1)]
     vllm: str
+    interpreter: str | None
     models: GeneratedModels | FolderModels
     flag: str
     control: str
@@ -178,9 +184,10 @@ class DiagnosticPlan(Schema):
         """Whether it asks at least for what was published; what asks for less is not called by the published names.
 
         Source: the preregistration, Gate 2: 272 tokens, 31 samples, q2 through q8, and drafts of seven tokens, of which
-        some must be accepted; and the published bound of their acceptance.
+        some must be accepted, on 48 layers and four ranks; and the published bound of their acceptance.
         """
-        same = (self.completion_tokens, self.samples, self.draft_tokens) == _PUBLISHED_COUNTS
+        counts = (self.completion_tokens, self.samples, self.draft_tokens, self.target_layers, self.ranks)
+        same = counts == _PUBLISHED_COUNTS
         bounded = self.acceptance_rate_difference <= _PUBLISHED_DIFFERENCE and self.accepted_per_cycle > 0
         return same and bounded and set(self.queries) >= _PUBLISHED_QUERIES
 

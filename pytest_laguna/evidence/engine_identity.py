@@ -151,6 +151,7 @@ class EngineState(Schema):
         prefix: ``sys.prefix``.
         base_prefix: ``sys.base_prefix``.
         path: ``sys.path``.
+        standard_library: the directory of the standard library, where an operating system may lay a start file.
         start_files: stamps by path of what Python reads or runs by itself when it starts: ``pyvenv.cfg``, ``.pth``
             files, ``sitecustomize`` and ``usercustomize``.
         distributions: all of them, in the order in which they are found.
@@ -166,6 +167,7 @@ class EngineState(Schema):
     prefix: str
     base_prefix: str
     path: list[str]
+    standard_library: str
     start_files: dict[str, FileStamp]
     distributions: list[Distribution]
     packages: dict[str, ImportedPackage]
@@ -179,11 +181,13 @@ class DistributionContent(Schema):
         record_sha256: of its RECORD, which lists its files with their digests; None where it has none.
         differing: files that RECORD lists and that are missing or have another content, one line each.
         unlisted: what can be imported from beside the files of what the engine is made of, and no RECORD lists.
+        start_files: the paths of those start files that its RECORD lists.
     """
 
     record_sha256: Sha256 | None
     differing: list[str]
     unlisted: list[str]
+    start_files: list[str]
 
 
 class EngineContent(Schema):
@@ -254,6 +258,7 @@ class DiagnosticIdentity(Schema):
         attempt: the digests that the attempt is bound to.
         frozen: the files behind them.
         candidate: import name of the candidate's package.
+        python: the interpreter that ran the gate, which is the engine's too where the campaign names none.
         engine: before the first process of the diagnostic.
         engine_after: the later look, after the last one; None when it was not reached.
         models: hashed before the first process.
@@ -268,6 +273,7 @@ class DiagnosticIdentity(Schema):
     attempt: Identity
     frozen: FrozenSources
     candidate: str
+    python: str
     engine: EngineIdentity
     engine_after: EngineState | None
     models: ModelFiles

@@ -81,6 +81,7 @@ class EventPlan(Schema):
         lane: where it runs.
         cards: the identities of the leased cards, in rank order.
         vllm: the version that every arm runs.
+        interpreter: the Python that runs them, as the campaign names it; None for the one that runs the gate.
         models: the pair that the arms load, with what they continue.
         validator: which implementation of the candidate's contract would run; the candidate itself does not.
         completion_tokens: of each arm's one generation.
@@ -100,6 +101,7 @@ class EventPlan(Schema):
     lane: Literal["cpu", "cuda", "xpu"]
     cards: Annotated[list[str], pydantic.Field(min_length=1)]
     vllm: str
+    interpreter: str | None
     models: GeneratedModels | FolderModels
     validator: Literal["native", "python"]
     completion_tokens: pydantic.PositiveInt

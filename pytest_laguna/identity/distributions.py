@@ -72,10 +72,14 @@ def look_at_distribution(metadata: Path) -> Distribution:
     )
 
 
-def hash_distributions(metadata: Sequence[Path]) -> dict[str, DistributionContent]:
+def hash_distributions(metadata: Sequence[Path], start_files: Collection[str]) -> dict[str, DistributionContent]:
     """Compare every file of installed distributions with what their RECORD says.
 
     A file that several of them bring along is as one of them has it, and none of them is wrong for that.
+
+    Args:
+        metadata: of all of them.
+        start_files: what Python reads or runs by itself when it starts.
 
     Returns:
         By the path of the metadata.
@@ -96,6 +100,7 @@ def hash_distributions(metadata: Sequence[Path]) -> dict[str, DistributionConten
             unlisted=list(_unlisted(place, listed, listed_files)),
             record_sha256=digest_stamped(place / "RECORD")[1] if (place / "RECORD").is_file() else None,
             differing=[line for row in listed if (line := _difference(row, there.get(row.file), wrong)) is not None],
+            start_files=[str(row.file) for row in listed if str(row.file) in start_files],
         )
         for place, listed in rows.items()
     }

@@ -49,6 +49,7 @@ class _Answer(Schema):
     prefix: str
     base_prefix: str
     path: list[str]
+    standard_library: str
     packages: dict[str, _Place]
     customize: list[str | None]
 
@@ -92,6 +93,7 @@ def look_at_engine(
         prefix=answer.prefix,
         base_prefix=answer.base_prefix,
         path=answer.path,
+        standard_library=answer.standard_library,
         start_files={str(path): stamp(path.stat()) for path in _start_files(answer)},
         distributions=[look_at_distribution(path) for path in metadata_on(answer.path)],
         packages={name: _imported(interpreter, name, answer.packages[name]) for name in (candidate, HARNESS)},
@@ -152,7 +154,7 @@ def _content(state: EngineState) -> EngineContent:
     return EngineContent(
         program=digest_stamped(Path(state.program))[1],
         start_files={path: digest_stamped(Path(path).resolve())[1] for path in state.start_files},
-        distributions=hash_distributions([Path(found.metadata) for found in state.distributions]),
+        distributions=hash_distributions([Path(found.metadata) for found in state.distributions], state.start_files),
         packages={name: _sources(name, directory) for name, directory in directories.items()},
         extensions={str(file): digest_stamped(file)[1] for file in extensions},
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def main(arguments: list[str]) -> None:
         "prefix": sys.prefix,
         "base_prefix": sys.base_prefix,
         "path": sys.path,
+        "standard_library": sysconfig.get_path("stdlib"),
         "packages": {name: where(name) for name in packages},
         "customize": [where(name)["origin"] for name in ("sitecustomize", "usercustomize")],
     }

@@ -24,14 +24,15 @@ from pytest_laguna.evidence.diagnostic import DIRECTORY
 from pytest_laguna.machine import descent
 from pytest_laguna.own_analysis import derive_diagnosis, read_attempted
 from tests.demo import writable
-from tests.diagnostic_project import PROTOCOL, ROOT, DiagnosticProject
+from tests.diagnostic_project import PROTOCOL, ROOT, DiagnosticProject, make_engine
 from tests.sealed import reseal
 
 
 @pytest.fixture(scope="module")
 def passed(tmp_path_factory: pytest.TempPathFactory) -> DiagnosticProject:
-    """One whole gate 2 on one card; others read it."""
-    project = DiagnosticProject(tmp_path_factory.mktemp("passed"))
+    """One whole gate 2 on one card, whose engine has an interpreter of its own; others read it."""
+    directory = tmp_path_factory.mktemp("passed")
+    project = DiagnosticProject(directory, decides=f'"exactness"\ninterpreter = "{make_engine(directory)}"')
     assert project.gate(1).returncode == 0
     result = project.gate(2, f"--cards={','.join(project.cards)}")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -46,6 +47,9 @@ def _laguna(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_whole_diagnostic_passes_and_verifies(passed: DiagnosticProject) -> None:
     result = _laguna("verify", str(passed.sealed), "--json")
     assert [gate["verdict"] for gate in json.loads(result.stdout)["gates"]] == ["PASS", "PASS"]
+    identity = json.loads((passed.diagnostic / "identity.json").read_bytes())
+    assert identity["engine"]["state"]["interpreter"] == f"{passed.directory}/engine/bin/python" != identity["python"]
+    assert identity["engine"]["state"]["prefix"] == f"{passed.directory}/engine"
 
 
 def test_analyze_gives_the_same_bytes_again(passed: DiagnosticProject, tmp_path: Path) -> None:
@@ -152,7 +156,7 @@ def test_gate_3_refuses_a_protocol_that_was_changed_and_not_committed(
     passed: DiagnosticProject, tmp_path: Path
 ) -> None:
     project = DiagnosticProject.__new__(DiagnosticProject)
-    shutil.copytree(passed.directory, tmp_path / "copy")
+    shutil.copytree(passed.directory, tmp_path / "copy", symlinks=True)
     project.directory, project.sealed, project.cards = tmp_path / "copy", tmp_path / "copy" / "sealed", passed.cards
     shutil.rmtree(project.sealed / "diagnostic-test" / "cpu" / "gate3", ignore_errors=True)
     protocol = project.directory / PROTOCOL.name

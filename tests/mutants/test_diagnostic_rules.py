@@ -36,6 +36,11 @@ def of_request(arm: Arm, field: str, value: Any) -> Change:
     return both(at(f"arms/{arm}/request.json", field, value), at(RECORDS[arm], f"request|{field}", value))
 
 
+def in_all_arms(path: str, value: Any) -> Change:
+    """What is wrong in all arms alike, and so differs between none of them."""
+    return both(*(at(record, path, value) for record in RECORDS.values()))
+
+
 def tokens(record: str, edit: Any) -> Change:
     """Other tokens, with their own digest."""
 
@@ -439,11 +444,11 @@ ARMS: list[Mutant] = [
         "q1: vLLM 0.32.0; expected 0.33",
     ),
     (
-        "arms-fresh/vllm-planned",
-        "one arm",
-        at(EAGER, "versions|vllm", "0.32.1"),
+        "arms-fresh/models-planned",
+        "other prompt of a generated pair",
+        both(*(of_request(arm, "prompt", "z") for arm in Arm)),
         "VOID",
-        "eager: vLLM 0.32.1; expected",
+        f"a prompt with digest {files.sha256_bytes(b'z')}; expected ",
     ),
     (
         "arms-fresh/models-planned",
@@ -562,7 +567,14 @@ GRAPHS: list[Mutant] = [
         "layers of the campaign",
         at("plan.json", "models|layers", 12),
         "VOID",
-        "the plan has 48 layers; expected the campaign's 12",
+        "target-config.json: num_hidden_layers 48; expected the campaign's 12",
+    ),
+    (
+        "topology-unchanged/plan-derived",
+        "width",
+        configured("target-config.json", 0, root.TARGET_CONFIG | {"hidden_size": 1}),
+        "VOID",
+        "target-config.json: hidden_size 1; expected the campaign's 64",
     ),
     (
         "topology-unchanged/configurations-hashed",
@@ -676,7 +688,7 @@ GRAPHS: list[Mutant] = [
         "FAIL",
         "eager rank 1: 2 graphs; expected none",
     ),
-    ("sole-treatment/same-engine", "version", at(CANDIDATE, "versions|torch", "2.12"), "VOID", "versions differ"),
+    ("sole-treatment/same-engine", "version", at(CANDIDATE, "versions|python", "3.12"), "VOID", "versions differ"),
     ("sole-treatment/same-engine", "runner", at(CONTROL, "ranks|1|model_runner", "other"), "VOID", "model runners"),
     (
         "sole-treatment/sole-treatment",
@@ -712,9 +724,9 @@ GRAPHS: list[Mutant] = [
     (
         "sole-treatment/teachers-same-engine",
         "version",
-        at(Q1, "versions|torch", "2.12"),
+        at(Q1, "versions|transformers", "5.18.0"),
         "VOID",
-        "q1: version of torch is '2.12'; expected '2.13.0+cpu' as in graph-control",
+        "q1: version of transformers is '5.18.0'; expected '5.19.0' as in graph-control",
     ),
     (
         "sole-treatment/teachers-same-engine",
@@ -764,6 +776,34 @@ GRAPHS: list[Mutant] = [
         at(Q1, "configuration|resolved", None),
         "VOID",
         "q1: configuration; expected arguments",
+    ),
+    *(
+        ("sole-treatment/arguments-as-asked", name, in_all_arms(f"configuration|{name}", value), "VOID", f"q1: {told}")
+        for name, value, told in (
+            ("arguments|enable_prefix_caching", True, "argument enable_prefix_caching is True; expected False"),
+            ("arguments|seed", 2, "argument seed is 2; expected 1"),
+            ("arguments|dtype", "float32", "argument dtype is 'float32'; expected 'bfloat16'"),
+            ("arguments|model", "/other", "argument model is '/other'; expected '/models/target'"),
+            ("arguments|quantization", "fp8", "argument quantization is 'fp8'; expected None"),
+            ("resolved|prefix_caching", True, "resolved prefix_caching is True; expected False"),
+            ("resolved|dtype", "torch.float32", "resolved dtype is 'torch.float32'; expected 'torch.bfloat16'"),
+        )
+    ),
+    (
+        "sole-treatment/arguments-as-asked",
+        "whole graphs",
+        both(*(at(record, "configuration|resolved|cudagraph_mode", "FULL") for record in (CONTROL, CANDIDATE))),
+        "VOID",
+        "graph-control: resolved cudagraph_mode is 'FULL'; expected 'PIECEWISE'",
+    ),
+    *(
+        ("sole-treatment/environment-as-asked", name, in_all_arms(f"environment|{name}", value), "VOID", told)
+        for name, value, told in (
+            ("LD_PRELOAD", "/x.so", "q1: environment LD_PRELOAD is '/x.so'; expected None"),
+            ("LAGUNA_PLANTED", "wrong-offset", "q1: environment LAGUNA_PLANTED is 'wrong-offset'; expected 'n"),
+            ("OMP_NUM_THREADS", "8", "q1: environment OMP_NUM_THREADS is '8'; expected '1'"),
+            ("VLLM_KV_CACHE_LAYOUT", "HND", "VLLM_KV_CACHE_LAYOUT is 'HND'; expected 'NHD'"),
+        )
     ),
     (
         "sole-treatment/arguments-equal",
@@ -891,9 +931,9 @@ PACKETS: list[Mutant] = [
     (
         "parity-packets/packets-same-engine",
         "version",
-        at("packets/1/record.json", "versions|vllm", "0.33.0"),
+        at("packets/1/record.json", "versions|python", "3.12.0"),
         "VOID",
-        "packets/1: vllm 0.33.0; expected 0.32.0 of the arms",
+        "packets/1: python 3.12.0; expected 3.11.7 of the arms",
     ),
     (
         "parity-packets/packets-same-engine",
@@ -904,13 +944,6 @@ PACKETS: list[Mutant] = [
         ),
         "VOID",
         "packets/1: models ('/models/other', '/models/draft'); expected ('/models/target', '/models/draft')",
-    ),
-    (
-        "parity-packets/packets-same-engine",
-        "not told",
-        within("packets/1/record.json", "versions", lambda versions: versions.pop("vllm")),
-        "NOT_PROVEN",
-        "packets/1: its vLLM is not recorded",
     ),
     (
         "parity-packets/packets-own-processes",
@@ -1158,6 +1191,20 @@ TIMING: list[Mutant] = [
 ]
 
 IDENTITY: list[Mutant] = [
+    (
+        "identity-exact/versions-installed",
+        "packet",
+        within("packets/1/record.json", "versions", lambda versions: versions.pop("vllm")),
+        "NOT_PROVEN",
+        "packet 1: its version of vllm is not recorded",
+    ),
+    (
+        "identity-exact/interpreter-planned",
+        "other",
+        at("plan.json", "interpreter", "/usr/bin/python3"),
+        "VOID",
+        "the engine's interpreter is /engine/bin/python; expected /usr/bin/python3",
+    ),
     ("identity-exact/engine-unchanged", "absent", at("identity.json", "engine_after", None), "NOT_PROVEN", ""),
     (
         "identity-exact/models-frozen",

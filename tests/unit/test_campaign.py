@@ -99,6 +99,7 @@ def test_the_clauses_of_gate_3_are_those_that_its_analysis_judges() -> None:
     [
         ("samples = 31", "samples = 600", "diagnostic: Value error, samples is 600; expected at most the 272"),
         ("completion_tokens = 272\nsamples", "completion_tokens = 512\nsamples", "diagnostic.completion_tokens: Input"),
+        ("[2, 3, 4, 5, 6, 7, 8]", "[2, 3, 2]", "diagnostic.queries: Value error, [2, 3, 2] names one twice; expected"),
         ("[2, 3, 4, 5, 6, 7, 8]", "[1000]", "diagnostic.queries.0: Input should be less than or equal to 8"),
     ],
 )
@@ -139,6 +140,32 @@ def test_the_candidates_tokens_are_always_held_against_the_controls(pairs: str, 
             'treatment = "0"',
             "candidate: Value error, control and treatment are both '0'; expected a",
         ),
+        (
+            'decides = "exactness"',
+            'decides = "exactness"\ninterpreter = ""',
+            "lanes.cpu.engine.interpreter: Value error, '' names no program; expected a path",
+        ),
+        (
+            'decides = "exactness"',
+            'decides = "exactness"\ninterpreter = "."',
+            "lanes.cpu.engine.interpreter: Value error, '.' names no program; expected a path",
+        ),
+        (
+            '[lanes.cpu]\nvllm = "0.32.0"',
+            '[lanes.cpu]\nvllm = "9.9"',
+            "lanes.cpu: Value error, vllm is '9.9'; expected one of 0.26.0, 0.32.0, 0.33.0",
+        ),
+        (
+            'flag = "VLLM_XPU_LAGUNA_M8_PERSISTENT_KV_CACHE_VIEWS"',
+            'flag = "VLLM_OTHER"',
+            "candidate: flag, control and treatment ('VLLM_OTHER', '0', '1'); expected those of laguna_kv",
+        ),
+        (
+            'control = "0"\ntreatment = "1"',
+            'control = "1"\ntreatment = "0"',
+            "VIEWS', '1', '0'); expected those of laguna_kv",
+        ),
+        ('treatment = "1"', 'treatment = "on"', "VIEWS', '0', 'on'); expected those of laguna_kv"),
         ("layers = 12", "layers = 4", "model.GeneratedPair.layers: Input should be greater than or equal to 8"),
         ("layers = 12", "layers = 10", "model.GeneratedPair.layers: Input should be a multiple of 4"),
         ("layers = 12", "layers = 12, width = 3", "model.GeneratedPair.width: Input should be 1, 4, 16 or 64"),

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.campaign import CampaignError, parse_campaign, read_campaign
+from pytest_laguna.engine import launch
+from pytest_laguna.evidence import files
 from pytest_laguna.evidence.diagnostic import GeneratedModels
 from pytest_laguna.evidence.event_analysis import CLAUSES
 from pytest_laguna.planning import plan_events
@@ -41,7 +43,10 @@ def test_the_published_campaign_does_not_try_its_instrument_and_the_other_does()
         ("q1", "graph-event", "graph-fitness", "graph-sparse"),
     ]
     assert {plan.topology.order_sha256 for plan in plans} == {ORDER}
-    pair = GeneratedModels(generated="tiny-laguna", layers=48, width=1, prompt="letters")
+    prompt = files.sha256_bytes(launch.TINY_PAIR_PROMPTS["letters"].encode())
+    pair = GeneratedModels(
+        generated="tiny-laguna", layers=48, width=1, hidden_size=64, prompt="letters", prompt_sha256=prompt
+    )
     assert [(plan.vllm, plan.models) for plan in plans] == [("0.32.0", pair)] * 2
     assert (plans[0].fitness, plans[1].fitness and plans[1].fitness.slowdown_limit) == (None, 1.1)
     assert plans[0].completion_tokens == 272

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-VERSIONS = ("0.26.0", "0.32.0", "0.33.0")
-"""The versions whose form is known."""
+from pytest_laguna.evidence.arm_settings import PAIR_VERSIONS as VERSIONS
+
 _OLDER = frozenset({"0.26.0"})
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text that the pair is trained on: streams, each determined by what has been seen of it.
 
-Five kinds go on for ever; two come to an end, which is the end token, and then begin anew.
+Five kinds go on for ever; two come to an end, which is the end token, and then begin anew. Imports no torch.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import dataclasses
 import random
 from typing import Literal, TypeAlias, get_args
-
-import torch
 
 from .tokenizer import END_TOKEN, encode
 
@@ -92,9 +90,9 @@ class Stream:
         return [*encode(line), END_TOKEN] if number == len(WORDS) - 1 else encode(line)
 
 
-def batch(generator: random.Random, sequences: int, tokens: int) -> torch.Tensor:
-    """Token ids of shape [sequences, tokens]."""
-    return torch.tensor([_excerpt(generator, tokens) for _ in range(sequences)])
+def batch(generator: random.Random, sequences: int, tokens: int) -> list[list[int]]:
+    """So many sequences of so many token ids each."""
+    return [_excerpt(generator, tokens) for _ in range(sequences)]
 
 
 def _excerpt(generator: random.Random, tokens: int) -> list[int]:

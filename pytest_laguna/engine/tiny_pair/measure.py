@@ -19,6 +19,8 @@ from typing import Any
 from pytest_laguna.engine import arms
 from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
 
+from .prompts import GATE_2, GATE_2_TOKENS, SUITE, SUITE_TOKENS
+
 _MAX_MODEL_TOKENS = 1024
 """The endpoint's, so that its long prompt fits."""
 
@@ -80,8 +82,6 @@ def request(pair: Path, arm: Arm, tensor_parallel_size: int) -> ArmRequest:
 
 def _measure(asked: ArmRequest, names: list[str] | None) -> Iterator[Measured]:
     from vllm import LLM, SamplingParams  # noqa: PLC0415 - after the environment has been set
-
-    from .prompts import GATE_2, GATE_2_TOKENS, SUITE, SUITE_TOKENS  # noqa: PLC0415 - imports torch
 
     lengths = {"max_model_len": _MAX_MODEL_TOKENS, "max_num_batched_tokens": _MAX_MODEL_TOKENS}
     # vLLM 0.32.0 counts for each request, and not only for the whole engine.

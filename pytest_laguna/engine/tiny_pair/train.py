@@ -90,7 +90,7 @@ def train_target(steps: int) -> dict[str, torch.Tensor]:
 
     def loss(step: int) -> torch.Tensor:
         sequences, tokens = _LONG_SEQUENCES if step >= steps * _LONG_FROM else _SHORT_SEQUENCES
-        token_ids = batch(text, sequences, tokens + 1)
+        token_ids = torch.tensor(batch(text, sequences, tokens + 1))
         logits, _ = target_forward(weights, token_ids[:, :-1], layers=_TRAINED, disturb=disturb)
         logits, wanted = logits[:, _FIRST_JUDGED_TOKEN:], token_ids[:, _FIRST_JUDGED_TOKEN + 1 :]
         handicap = _MARGIN * functional.one_hot(wanted, shape.VOCABULARY)
@@ -111,7 +111,7 @@ def train_draft(target: Weights, steps: int, sequences: int) -> tuple[dict[str, 
     Returns:
         The draft's float32 weights by name, and the embedding of the mask token, [hidden].
     """
-    token_ids = batch(random.Random(21), sequences, 256)  # noqa: S311 - text, no secret
+    token_ids = torch.tensor(batch(random.Random(21), sequences, 256))  # noqa: S311 - text, no secret
     parts = torch.split(token_ids, math.ceil(sequences / len(_DEPTHS)))
     seen = [_taps_and_choices(target, layers, part) for layers, part in zip(_DEPTHS, parts, strict=True)]
     taps = torch.cat([tapped for tapped, _ in seen], 1)

@@ -193,7 +193,7 @@ def test_the_models_maths_is_transformers_laguna(pair: Path) -> None:
 
     reference = LagunaForCausalLM.from_pretrained(pair / "target", dtype=torch.float32)
     weights = {name: value.float() for name, value in load_file(pair / "target" / "model.safetensors").items()}
-    token_ids = corpus.batch(random.Random(77), 2, 100)  # noqa: S311 - text, no secret
+    token_ids = torch.tensor(corpus.batch(random.Random(77), 2, 100))  # noqa: S311 - text, no secret
     with torch.no_grad():
         wanted = reference(token_ids).logits
         seen, _ = model.target_forward(weights, token_ids)
@@ -206,7 +206,7 @@ def test_more_heads_compute_the_same_function(pair: Path, ranks: int, tmp_path: 
     from transformers import LagunaForCausalLM
 
     build.build(tmp_path / "pair", shape.Size(tensor_parallel_size=ranks))
-    token_ids = corpus.batch(random.Random(78), 1, 60)  # noqa: S311 - text, no secret
+    token_ids = torch.tensor(corpus.batch(random.Random(78), 1, 60))  # noqa: S311 - text, no secret
     logits = []
     for directory in (pair, tmp_path / "pair"):
         model_of_size = LagunaForCausalLM.from_pretrained(directory / "target", dtype=torch.float32)

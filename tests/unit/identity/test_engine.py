@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 import venv
 from collections.abc import Callable
@@ -95,6 +96,7 @@ def judge(engine: EngineIdentity) -> dict[str, str]:
         attempt=digests,
         frozen=frozen,
         candidate=CANDIDATE,
+        python=sys.executable,
         engine=engine,
         engine_after=None,
         models=ModelFiles.model_construct(folders=[]),
@@ -115,6 +117,7 @@ def test_the_engine_is_described_and_its_copies_are_the_frozen_ones(engine: Path
     assert (state.version, state.prefix, state.base_prefix) == (sys.version, str(engine), sys.base_prefix)
     assert str(site(engine)) in state.path
     assert str(engine / "pyvenv.cfg") in state.start_files
+    assert state.standard_library == sysconfig.get_path("stdlib")
     assert [found.name for found in state.distributions] == ["torch", "vllm"]
     assert content.packages[CANDIDATE] == source.candidate_sources(CANDIDATE)
     assert state.packages[CANDIDATE].directory == str((site(engine) / CANDIDATE).resolve())
@@ -124,6 +127,14 @@ def test_the_engine_is_described_and_its_copies_are_the_frozen_ones(engine: Path
     assert content.extensions
     assert judge(described) == {}
     assert (tmp_path / "ask" / "process.json").exists()
+
+
+def install_hook(engine: Path, text: str) -> None:
+    """A distribution with a file that Python runs when it starts, as its RECORD says."""
+    record = install(engine, "hooked") / "RECORD"
+    (site(engine) / "hooked.pth").write_text(text)
+    digest = base64.urlsafe_b64encode(bytes.fromhex(files.sha256_bytes(text.encode()))).rstrip(b"=").decode()
+    record.write_text(f"{record.read_text()}hooked.pth,sha256={digest},{len(text)}\n")
 
 
 def older_candidate(engine: Path) -> None:
@@ -139,7 +150,7 @@ def candidate_found_first_elsewhere(engine: Path) -> None:
     older = engine / "older" / CANDIDATE
     shutil.copytree(site(engine) / CANDIDATE, older)
     (older / "seam.py").write_bytes(b"")
-    (site(engine) / "a.pth").write_text(f"import sys; sys.path.insert(0, {str(older.parent)!r})\n")
+    install_hook(engine, f"import sys; sys.path.insert(0, {str(older.parent)!r})\n")
 
 
 def patched_engine(engine: Path) -> None:
@@ -153,7 +164,7 @@ def lost_file(engine: Path) -> None:
 def found_first(engine: Path) -> None:
     """Another vLLM earlier on the path."""
     shutil.copytree(site(engine) / "vllm", engine / "mine" / "vllm")
-    (site(engine) / "a.pth").write_text(f"import sys; sys.path.insert(0, {str(engine / 'mine')!r})\n")
+    install_hook(engine, f"import sys; sys.path.insert(0, {str(engine / 'mine')!r})\n")
 
 
 def directory_beside_a_module(engine: Path) -> None:
@@ -179,6 +190,26 @@ def editable_without_git(engine: Path) -> None:
     install(engine, "loose", direct_url={"url": (engine / "tree").as_uri(), "dir_info": {"editable": True}})
 
 
+def hook(engine: Path) -> None:
+    """It is read before anything that an arm imports."""
+    (site(engine) / "hook.pth").write_text("import sys\n")
+
+
+def customization(engine: Path) -> None:
+    (site(engine) / "usercustomize.py").write_text("")
+
+
+def hook_that_a_record_lists_without_its_digest(engine: Path) -> None:
+    hook(engine)
+    with (install(engine, "loose") / "RECORD").open("a") as record:
+        record.write("hook.pth,,\n")
+
+
+def no_extension(engine: Path) -> None:
+    for path in (site(engine) / CANDIDATE).glob("*.so"):
+        path.unlink()
+
+
 REFUSED: list[tuple[Callable[[Path], None], str, str]] = [
     (older_candidate, "candidate-copy", "where laguna_kv/views.py is"),
     (older_harness, "harness-copy", "where pytest_laguna/campaign.py is absent"),
@@ -188,6 +219,10 @@ REFUSED: list[tuple[Callable[[Path], None], str, str]] = [
     (found_first, "engine-imported", "vllm: imported from "),
     (directory_beside_a_module, "engine-as-installed", "vllm 1.0: vllm/envs/__init__.py: no RECORD lists it"),
     (compiled_without_source, "engine-as-installed", "torch 1.0: torch/extra.pyc: no RECORD lists it"),
+    (hook, "start-files-known", "hook.pth: Python runs it when it starts, and no RECORD lists it"),
+    (customization, "start-files-known", "usercustomize.py: Python runs it when it starts"),
+    (hook_that_a_record_lists_without_its_digest, "start-files-known", "hook.pth: Python runs it"),
+    (no_extension, "extension-there", f"{CANDIDATE}: no compiled extension; expected one for validator 'native'"),
     (no_record, "engine-as-installed", "torch 1.0: has no RECORD"),
     (no_vllm, "engine-as-installed", "vllm: not installed"),
     (editable_without_git, "trees-clean", "tree, which is no git checkout"),

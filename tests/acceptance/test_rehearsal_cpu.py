@@ -14,6 +14,8 @@ from tests.demo import writable
 from tests.diagnostic_project import PROTOCOL, ROOT, DiagnosticProject
 from tests.sealed import reseal
 
+pytestmark = pytest.mark.timeout(1900)  # more than ten engine starts in one session
+
 CLAUSES = """\
 [rehearsal]
 vllm = "0.32.0"
@@ -53,6 +55,8 @@ null-timing = "gates/test_gate1_null.py::test_the_timing_rules_are_measured_on_n
 
 class RehearsedProject(DiagnosticProject):
     """A campaign of lane cuda with few layers, tokens and samples; its gates 2 and 3 never run on a card here."""
+
+    timeout = 1800
 
     def __init__(self, directory: Path, *, gates: list[int], **changed: str) -> None:
         super().__init__(directory)

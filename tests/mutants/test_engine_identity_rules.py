@@ -382,7 +382,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         "other",
         _at("interpreter", "other/bin/python"),
         VOID,
-        "is /engine/bin/python; expected ot",
+        "is /engine/bin/python; expected other/bin/python",
     ),
     ("interpreter-planned", "elsewhere", _at("interpreter", "/bin/python"), VOID, "expected /bin/python"),
     ("interpreter-planned", "half a name", _at("interpreter", "ngine/bin/python"), VOID, "expected ngine/bin/python"),

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from pytest_laguna.engine.compat import configuration
 from pytest_laguna.engine.tiny_pair import build, shape
+from pytest_laguna.evidence.arm_settings import PAIR_VERSIONS
 
 OLDER = "0.26.0"
 LAYERS = 8
@@ -51,7 +52,7 @@ def test_the_older_form_says_the_same_in_the_older_words(tmp_path: Path) -> None
 
 
 def test_a_version_whose_form_is_not_known_is_refused() -> None:
-    assert {version for version in configuration.VERSIONS if configuration.has_older_form(version)} == {OLDER}
+    assert {version for version in PAIR_VERSIONS if configuration.has_older_form(version)} == {OLDER}
     with pytest.raises(ValueError, match=r"vLLM 0\.27\.0: its form of config\.json is not known; expected one of"):
         shape.Size(vllm="0.27.0")
 

@@ -64,7 +64,7 @@ class DiagnosticProject(Project):
 
 
 def make_engine(project: Path) -> str:
-    """An environment of its own with everything that is installed here, whose start files are those of RECORDs.
+    """An environment of its own with everything that is installed here; each of its start files stands in a RECORD.
 
     Returns:
         Its interpreter, from the project.

@@ -219,7 +219,7 @@ def rehearsal(
         project=request.config.rootpath,
         run=arm_runner,
         evidence=attempt.directory / root.EVIDENCE,
-        workplace=tmp_path_factory.mktemp("rehearsal"),
+        scratch=tmp_path_factory.mktemp("rehearsal"),
     )
 
 

@@ -65,7 +65,7 @@ class Rehearsal:
         project: that node ids start from.
         run: starts supervised programs.
         evidence: the attempt's directory of that name.
-        workplace: private, for the files that no evidence is.
+        scratch: private, for the files that no evidence is.
     """
 
     campaign: Campaign
@@ -74,7 +74,7 @@ class Rehearsal:
     project: Path
     run: ArmRunner
     evidence: Path
-    workplace: Path
+    scratch: Path
 
     @property
     def settings(self) -> GateRehearsal:
@@ -134,7 +134,7 @@ class Rehearsal:
         memory = self.run.bounds.memory_limit_bytes * gates.cards
         run = dataclasses.replace(self.run, bounds=self.run.bounds.model_copy(update={"memory_limit_bytes": memory}))
         pair = run.tiny_pair(
-            self.workplace / "models",
+            self.scratch / "models",
             interpreter=interpreter,
             layers=gates.layers,
             tensor_parallel_size=gates.cards,
@@ -195,7 +195,7 @@ class Rehearsal:
 
     def _write(self, shortened: Campaign, *, null: bool) -> Path:
         """Write the campaign and its protocol, the latter committed: gate 3 takes no other."""
-        place = self.workplace / ("null" if null else "rehearsal")
+        place = self.scratch / ("null" if null else "rehearsal")
         place.mkdir(mode=files.PRIVATE_DIRECTORY)
         files.write_new(place / _CAMPAIGN, to_toml(shortened.model_dump(by_alias=True, exclude_unset=True)).encode())
         if self.settings.protocol is not None:

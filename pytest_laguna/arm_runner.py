@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pytest_laguna.analysis.process import judge_cleanliness
+from pytest_laguna.attempt import Attempt
 from pytest_laguna.campaign import Bounds
 from pytest_laguna.engine import launch
 from pytest_laguna.evidence import files, leased_cards
@@ -22,7 +24,7 @@ from pytest_laguna.machine import descent, process
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.command import Command, Ladder
 from pytest_laguna.machine.environment import PRIVATE_DIRECTORIES, make_short_directory, private_environment
-from pytest_laguna.verdict import NotProvenError
+from pytest_laguna.verdict import NotProvenError, Verdict
 
 _NAME_LIMIT = 64
 
@@ -68,6 +70,7 @@ class ArmRunner:
             directory, or for one that lies elsewhere in a new one below ``processes``; None without an attempt.
         held: the leased cards, around each of whose runs the host is recorded; None where nothing is leased.
         watched: is told of each run, by its directory and its deadline in seconds, for as long as it lasts.
+        attempt: whose journal is bound to these records, and is told at once what was left running; None without one.
     """
 
     token: str
@@ -78,6 +81,7 @@ class ArmRunner:
     evidence: Path | None = None
     held: LeasedCards | None = None
     watched: Callable[[Path, float], contextlib.AbstractContextManager[None]] = _unwatched
+    attempt: Attempt | None = None
 
     def __call__(
         self, argv: Sequence[str], variables: Mapping[str, str], directory: Path, deadline_seconds: float
@@ -132,8 +136,8 @@ class ArmRunner:
             records = self._records(directory)
             with (
                 self.watched(directory, deadline_seconds),
-                contextlib.nullcontext() if self.held is None else self.held.audited(records),
-                _recorded(process.SupervisedProcess(command, self.token), records) as supervised,
+                contextlib.nullcontext() if self.held is None else self.held.audited(records, self._write),
+                self._recorded(process.SupervisedProcess(command, self.token), records) as supervised,
             ):
                 yield supervised
         finally:
@@ -148,6 +152,29 @@ class ArmRunner:
         place = self.evidence / leased_cards.PROCESSES
         place.mkdir(mode=files.PRIVATE_DIRECTORY, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=f"{directory.name[:_NAME_LIMIT]}-", dir=place))
+
+    @contextlib.contextmanager
+    def _recorded(self, supervised: process.SupervisedProcess, directory: Path) -> Iterator[process.SupervisedProcess]:
+        """A supervised process whose end is written down, in whatever way the block is left."""
+        with contextlib.ExitStack() as ended, supervised:
+            ended.callback(self._record_end, supervised, directory)
+            yield supervised
+
+    def _record_end(self, supervised: process.SupervisedProcess, directory: Path) -> None:
+        """The journal first: whatever becomes of the file, what was left running is a broken contract."""
+        record, path = supervised.stop(), directory / leased_cards.PROCESS
+        content = files.canonical_json(record.canonical())
+        verdict, reason = judge_cleanliness(record)
+        if self.attempt is not None and verdict is Verdict.FAIL:
+            name = self.attempt.evidence_name(path)
+            self.attempt.append("problem", reason=f"{name}: {reason}", verdict=verdict.value)
+            self.attempt.record(path, content, displaced=verdict)
+        else:
+            self._write(path, content)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        write = files.write_new if self.attempt is None else self.attempt.record
+        write(path, content)
 
     def on_card(self, card: Card) -> ArmRunner:
         """The same, seeing one of the leased cards only.
@@ -190,16 +217,3 @@ class ArmRunner:
             deadline_seconds=self.bounds.deadline_seconds,
             run=self,
         )
-
-
-@contextlib.contextmanager
-def _recorded(supervised: process.SupervisedProcess, directory: Path) -> Iterator[process.SupervisedProcess]:
-    """A supervised process whose end is written down, in whatever way the block is left."""
-    with contextlib.ExitStack() as ended, supervised:
-        ended.callback(_record_end, supervised, directory)
-        yield supervised
-
-
-def _record_end(supervised: process.SupervisedProcess, directory: Path) -> None:
-    record = supervised.stop()
-    files.write_new(directory / leased_cards.PROCESS, files.canonical_json(record.canonical()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import os
 import secrets
 from pathlib import Path
 
@@ -95,6 +96,31 @@ class Attempt:
             self._journal.append(kind, **data)
         except (OSError, UnusableEvidenceError) as error:
             self.break_off(error)
+
+    def record(self, path: Path, content: bytes, *, displaced: Verdict = Verdict.VOID) -> None:
+        """Write what the harness itself records, and bind the journal to it: no test puts anything else in its place.
+
+        Args:
+            path: below the attempt's evidence.
+            content: of the file.
+            displaced: what it comes to where something lies there already, which is moved aside.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        name = self.evidence_name(path)
+        if os.path.lexists(path):
+            aside = path.with_name(f"found-{secrets.token_hex(4)}-{path.name}")
+            path.rename(aside)
+            reason = f"{name}: something lay there before it was recorded; moved aside, see {aside.name}"
+            self.append("problem", reason=reason, verdict=displaced.value)
+        files.write_new(path, content)
+        self.append("recorded", path=name, sha256=files.sha256_bytes(content))
+
+    def evidence_name(self, path: Path) -> str:
+        """A path below the attempt's evidence, as seen from there."""
+        evidence = self.directory / root.EVIDENCE
+        return str((path.parent.resolve() / path.name).relative_to(evidence.resolve()))
 
     def break_off(self, error: Exception) -> None:
         """Keep the reason why evidence can no longer be written or used."""

@@ -144,19 +144,28 @@ def arm_runner(
     """Runs arms and other programs under supervision, on the leased cards; gate 1 runs them on the CPU."""
     _require_ready(request.config)
     bytecode = tmp_path_factory.mktemp("bytecode")
-    evidence = request.config.stash[ATTEMPT].directory / root.EVIDENCE
+    attempt = request.config.stash[ATTEMPT]
+    evidence = attempt.directory / root.EVIDENCE
     progress = request.config.stash[PROGRESS]
     if CARDS in request.config.stash:
         held = request.config.stash[CARDS]
         bounds = campaign.lanes[lane].bounds
         cores = held.cores(held.cards)
         return ArmRunner(
-            held.lease.token, held.environment(), cores, bounds, bytecode, evidence, held, watched=progress.run
+            held.lease.token,
+            held.environment(),
+            cores,
+            bounds,
+            bytecode,
+            evidence,
+            held,
+            watched=progress.run,
+            attempt=attempt,
         )
     if campaign.rehearsal is None:
         raise NotProvenError("the campaign has no table rehearsal; gate 1 runs the engine of one")
     bounds = campaign.rehearsal.bounds
-    return ArmRunner(new_token(), {}, frozenset(), bounds, bytecode, evidence, watched=progress.run)
+    return ArmRunner(new_token(), {}, frozenset(), bounds, bytecode, evidence, watched=progress.run, attempt=attempt)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +15,7 @@ import pytest
 
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.idle import judge_idle
+from pytest_laguna.attempt import Attempt
 from pytest_laguna.campaign import Idle
 from pytest_laguna.evidence import files, leased_cards, root
 from pytest_laguna.evidence.host import HostState
@@ -62,8 +63,12 @@ class LeasedCards:
         return cores(cards) if self.source.lane == "cpu" else frozenset()
 
     @contextlib.contextmanager
-    def audited(self, directory: Path) -> Iterator[None]:
+    def audited(self, directory: Path, write: Callable[[Path, bytes], None]) -> Iterator[None]:
         """Record the host before and after a run, in the run's own directory.
+
+        Args:
+            directory: the run's.
+            write: makes a file of evidence.
 
         Raises:
             NotProvenError: the host or its cards cannot be looked at.
@@ -74,7 +79,7 @@ class LeasedCards:
         yield
         self._check_lease()
         audit = host_audit.audit(before, self._host_state(before))
-        files.write_new(directory / leased_cards.HOST, files.canonical_json(audit.canonical()))
+        write(directory / leased_cards.HOST, files.canonical_json(audit.canonical()))
 
     def _check_lease(self) -> None:
         try:
@@ -89,11 +94,11 @@ class LeasedCards:
             message = f"the host cannot be looked at: {error}"
             raise NotProvenError(message) from error
 
-    def begin(self, evidence: Path) -> Finding:
+    def begin(self, attempt: Attempt) -> Finding:
         """Record the lease and that its cards are idle.
 
         Args:
-            evidence: the attempt's directory of that name.
+            attempt: that they are for.
 
         Returns:
             What the looks come to; with anything but PASS nothing may run on the cards.
@@ -101,7 +106,7 @@ class LeasedCards:
         Raises:
             OSError: the record cannot be written.
         """
-        directory = evidence / leased_cards.DIRECTORY
+        directory = attempt.directory / root.EVIDENCE / leased_cards.DIRECTORY
         directory.mkdir(mode=files.PRIVATE_DIRECTORY)
         start = LeaseStart(
             lane=self.source.lane,
@@ -115,15 +120,14 @@ class LeasedCards:
             cores=sorted(self.cores(self.cards)),
             cleared=[record.token for record in self.lease.cleared],
         )
-        files.write_new(directory / leased_cards.LEASE, files.canonical_json(start.canonical()))
-        return self._look("before", evidence)
+        attempt.record(directory / leased_cards.LEASE, files.canonical_json(start.canonical()))
+        return self._look("before", attempt)
 
-    def give_back(self, evidence: Path | None) -> Finding:
+    def give_back(self, attempt: Attempt | None) -> Finding:
         """End the lease.
 
         Args:
-            evidence: the attempt's directory of that name, for the record that the cards are idle again; None when
-                there is no attempt, and nothing has run.
+            attempt: that gets the record that the cards are idle again; None when there is none, and nothing has run.
 
         Returns:
             PASS when the cards are free again; anything else says what was left on them, and they are quarantined; or
@@ -135,7 +139,7 @@ class LeasedCards:
         finding: Finding = (Verdict.NOT_PROVEN, "the end of the lease could not be recorded")
         try:
             found = sweep(self.lease.token, seconds=SWEEP_SECONDS).found
-            finding = self._glance() if evidence is None else self._look("after", evidence)
+            finding = self._glance() if attempt is None else self._look("after", attempt)
             if found:
                 finding = (Verdict.FAIL, f"left running: {found[0]}")
         finally:
@@ -160,13 +164,13 @@ class LeasedCards:
         held = next((f"card {card}: {why}" for card in self.cards if (why := look(card)) is not None), None)
         return (Verdict.PASS, "idle") if held is None else (Verdict.NOT_PROVEN, held)
 
-    def _look(self, phase: Literal["before", "after"], evidence: Path) -> Finding:
+    def _look(self, phase: Literal["before", "after"], attempt: Attempt) -> Finding:
         """Take the campaign's looks at the cards, record them and judge them."""
         name = {"before": leased_cards.IDLE_BEFORE, "after": leased_cards.IDLE_AFTER}[phase]
-        path = evidence / leased_cards.DIRECTORY / name
+        path = attempt.directory / root.EVIDENCE / leased_cards.DIRECTORY / name
         try:
             record = self.take_idle(phase, self.cards)
-            files.write_new(path, files.canonical_json(record.canonical()))
+            attempt.record(path, files.canonical_json(record.canonical()))
             return judge_idle(record, self.idle)
         except NotProvenError as error:
             return Verdict.NOT_PROVEN, str(error)

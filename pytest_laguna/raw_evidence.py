@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_laguna.analysis.clauses import Evidence
 from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.analysis.lease import Session, judge_machine, judge_processes
+from pytest_laguna.analysis.lease import Session, judge_machine, judge_processes, judge_records
 from pytest_laguna.analysis.review import judge_review, needs_review
 from pytest_laguna.campaign import Campaign
-from pytest_laguna.evidence import review, root
+from pytest_laguna.evidence import files, review, root
 from pytest_laguna.evidence.diagnostic import NOTICE
 from pytest_laguna.evidence.journal import Event
 from pytest_laguna.evidence.machine import read_machine, read_processes
@@ -31,9 +32,9 @@ def judge_raw(directory: Path, start: AttemptStart, events: Sequence[Event]) -> 
         start: its ``attempt.json``.
         events: its journal.
     """
+    against = judge_records(_recorded(events), functools.partial(_digest, directory / root.EVIDENCE))
     if start.gate == 1:
-        return _judge_gate_1(directory, start)
-    against: list[Finding] = []
+        return _judge_gate_1(directory, start, against)
     notice = ""
     try:
         campaign = campaign_copy(directory)
@@ -51,8 +52,8 @@ def judge_raw(directory: Path, start: AttemptStart, events: Sequence[Event]) -> 
     return _with_own(own, against, notice)
 
 
-def _judge_gate_1(directory: Path, start: AttemptStart) -> Evidence:
-    against = judge_processes(*read_processes(directory / root.EVIDENCE))
+def _judge_gate_1(directory: Path, start: AttemptStart, against: list[Finding]) -> Evidence:
+    against = [*against, *judge_processes(*read_processes(directory / root.EVIDENCE))]
     try:
         campaign = campaign_copy(directory)
     except UnusableEvidenceError:  # verification has a rule of its own for that
@@ -80,6 +81,19 @@ def _judge_reviewed(directory: Path, start: AttemptStart) -> list[Finding]:
     place = directory / root.EVIDENCE / review.DIRECTORY
     finding = judge_review(read_reviewed(place / review.FROZEN, place / review.REVIEW), start.identity)
     return [] if finding[0] is Verdict.PASS else [finding]
+
+
+def _recorded(events: Sequence[Event]) -> Mapping[str, str]:
+    """The digests of the files that the harness recorded, by their path below the evidence."""
+    return {str(event.data.get("path")): str(event.data.get("sha256")) for event in events if event.kind == "recorded"}
+
+
+def _digest(evidence: Path, name: str) -> str | None:
+    """Of a file; None where there is none that can be read."""
+    try:
+        return files.sha256_file(evidence / name)
+    except (OSError, ValueError):
+        return None
 
 
 def _notice(campaign: Campaign, gate: int) -> str:

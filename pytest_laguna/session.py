@@ -26,7 +26,7 @@ from pytest_laguna.identity.record import take_identity
 from pytest_laguna.identity.source import IdentityError, unfrozen_module
 from pytest_laguna.leasing import take_cards
 from pytest_laguna.machine import descent
-from pytest_laguna.precondition import Gate, find_earlier, find_previous, left_behind, loaded_runtime, settle
+from pytest_laguna.precondition import Gate, find_earlier, find_previous, loaded_runtime, settle
 from pytest_laguna.report.progress import open_progress
 from pytest_laguna.report.summary import advice, verdict_table
 from pytest_laguna.verdict import (
@@ -195,7 +195,7 @@ class GateSession:
             return
         evidence = attempt.directory / root.EVIDENCE
         try:
-            self._keep_from_running(attempt, self._config.stash[fixtures.CARDS].begin(evidence))
+            self._keep_from_running(attempt, self._config.stash[fixtures.CARDS].begin(attempt))
             if needs_review(self._gate.options.gate, self._gate.lane):
                 self._keep_from_running(attempt, self._review(attempt.identity, evidence))
         except OSError as error:
@@ -316,11 +316,12 @@ class GateSession:
         """What the session itself finds wrong when its tests are over."""
         for process in descent.descendants(os.getppid()):
             if process.pid != os.getpid():
-                command = process.command()
+                command, of_gate = process.command(), descent.bears_token(process)
                 process.signal(signal.SIGKILL)
-                yield Verdict.FAIL, f"process {process.pid} was left running by a test: {command}"
+                # What bears no token was started by a test itself: a harness defect, and no contract of the candidate.
+                verdict = Verdict.FAIL if of_gate else Verdict.VOID
+                yield verdict, f"process {process.pid} was left running by a test: {command}"
         yield from self._end_lease(attempt)
-        yield from self._left_behind(attempt)
         runtime = loaded_runtime()
         if self._gate.options.gate > 1 and runtime is not None:
             yield Verdict.VOID, f"{runtime} was loaded in the pytest process by a test"
@@ -333,17 +334,12 @@ class GateSession:
         if fixtures.CARDS not in self._config.stash:
             return
         try:
-            verdict, reason = self._config.stash[fixtures.CARDS].give_back(attempt.directory / root.EVIDENCE)
+            verdict, reason = self._config.stash[fixtures.CARDS].give_back(attempt)
         except OSError as error:
             attempt.break_off(error)
             return
         if verdict is not Verdict.PASS:
             yield verdict, reason
-
-    def _left_behind(self, attempt: Attempt) -> Iterator[tuple[Verdict, str]]:
-        """What a supervised process left running is a broken contract, in the journal too: it closes the campaign."""
-        for line in left_behind(attempt.directory / root.EVIDENCE):
-            yield Verdict.FAIL, line
 
     def _drift(self) -> Iterator[tuple[Verdict, str]]:
         """Whether campaign, candidate and harness are still what they were when the gate opened."""

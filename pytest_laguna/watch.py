@@ -14,9 +14,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
+from typing import TypeAlias
 
 from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.process_record import FoundProcess
@@ -35,7 +36,12 @@ _SURVIVOR_SECONDS = 10.0
 _COMMAND_SHOWN = 200
 
 LEFT_RUNNING = "left-running.json"
-"""What the watcher adds to a sealed attempt whose session left something running: as an extra file it makes it VOID."""
+"""What the watcher adds to an attempt whose session left something running; in a sealed one it makes VOID, being extra.
+
+A STOP or FAIL is left as it was sealed: nothing may open the campaign again.
+"""
+
+_Handler: TypeAlias = "Callable[[int, FrameType | None], object] | int | signal.Handlers | None"
 
 Verify = Callable[[Path], tuple[Verdict, str]]
 """Verdict and reason of an attempt, from its directory."""
@@ -71,18 +77,21 @@ def run_watched(begin: Callable[[Line], None], verify: Verify) -> int | None:
     sys.stderr.flush()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a test lets go becomes the watcher's child, where the session finds it
     watcher = os.getpid()
-    with _forwarding() as forward_to:
-        child = os.fork()
-        if child != 0:
-            forward_to.append(child)
-            os.close(writing)
-            _wait(child)
-            _ignore_requests(forward_to)
-            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            code, message = _conclude(status, _first_word(reading), _end_orphans(), verify)
-            if message:
-                sys.stderr.write(f"{message}\n")
-            return code
+    forward_to: list[int] = []
+    before = _forward(forward_to)
+    child = os.fork()
+    if child != 0:
+        forward_to.append(child)
+        os.close(writing)
+        _wait(child)
+        _ignore_requests(forward_to)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        code, message = _conclude(status, _first_word(reading), _end_orphans(), verify)
+        if message:
+            sys.stderr.write(f"{message}\n")
+        return code
+    for number, handler in before.items():
+        signal.signal(number, handler)
     os.close(reading)
     _become_session(watcher)
     begin(Line(writing))
@@ -105,25 +114,21 @@ def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value)
 
 
-@contextlib.contextmanager
-def _forwarding() -> Iterator[list[int]]:
+def _forward(forward_to: list[int]) -> Mapping[signal.Signals, _Handler]:
     """Pass each request to stop on to the session as an interrupt, which it ends with a receipt.
 
-    Yields:
-        A list for the session's pid, empty at first; the session itself gets the handlers of before back.
+    Args:
+        forward_to: the session's pid, once there is one.
+
+    Returns:
+        The handlers of before, for the session itself.
     """
-    forward_to: list[int] = []
 
     def forward(_number: int, _frame: FrameType | None) -> None:
         for child in forward_to:
             os.kill(child, signal.SIGINT)
 
-    before = {number: signal.signal(number, forward) for number in _FORWARDED}
-    try:
-        yield forward_to
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return {number: signal.signal(number, forward) for number in _FORWARDED}
 
 
 def _wait(child: int) -> None:
@@ -132,7 +137,7 @@ def _wait(child: int) -> None:
 
 
 def _ignore_requests(forward_to: list[int]) -> None:
-    """From here on nobody is left to be stopped, and an interrupt could only take a sealed verdict's place."""
+    """From here to the watcher's end nobody is left to be stopped: an interrupt could only take a verdict's place."""
     for number in _FORWARDED:
         signal.signal(number, signal.SIG_IGN)
     forward_to.clear()
@@ -188,11 +193,13 @@ def _conclude(status: int, said: str, orphans: list[FoundProcess], verify: Verif
         reason = f"NOT_PROVEN: the session {ended} before it opened an attempt"
         return Verdict.NOT_PROVEN.exit_code, reason
     verdict, reason = verify(Path(said))
-    if verdict is Verdict.PASS and orphans:
+    if orphans and not verdict.closes:
         _mark(Path(said), orphans)
         command = files.printable(orphans[0].command[:_COMMAND_SHOWN])
-        reason = f"process {orphans[0].pid} was left running by the session: {command}"
-        return Verdict.VOID.exit_code, f"VOID: {reason}; what it wrote is in {said}"
+        left = f"process {orphans[0].pid} was left running by the session: {command}"
+        if (Path(said) / root.RECEIPT).exists():
+            return Verdict.VOID.exit_code, f"VOID: {left}; what it wrote is in {said}"
+        reason = f"{reason}; {left}"
     if status == verdict.exit_code:
         return status, ""
     if verdict is Verdict.NOT_PROVEN:
@@ -202,7 +209,10 @@ def _conclude(status: int, said: str, orphans: list[FoundProcess], verify: Verif
 
 
 def _mark(attempt: Path, orphans: list[FoundProcess]) -> None:
-    """Have the attempt itself say what ran on behind its receipt; who verifies it later does not see the exit code."""
-    attempt.chmod(files.PRIVATE_DIRECTORY)
-    files.write_new(attempt / LEFT_RUNNING, files.canonical_json([orphan.canonical() for orphan in orphans]))
-    root.seal(attempt)
+    """Have the attempt itself say what ran on behind it; who verifies it later does not see the exit code."""
+    with contextlib.suppress(OSError):  # a full disk, or an attempt that a test deleted: that it is none shows
+        sealed = (attempt / root.RECEIPT).exists()
+        attempt.chmod(files.PRIVATE_DIRECTORY)
+        files.write_new(attempt / LEFT_RUNNING, files.canonical_json([orphan.canonical() for orphan in orphans]))
+        if sealed:
+            root.seal(attempt)

@@ -128,7 +128,7 @@ def write_lease(evidence: Path, before: IdleRecord) -> None:
         token=TOKEN,
         cards=[leased_cards.LeasedCard(ordinal=0, identity="cpu-slot-0", name="core 0", memory_bytes=1)],
         inherited_masks={},
-        environment={},
+        environment={"LAGUNA_CPU_CARDS": "0"},
         cores=[0],
         cleared=[],
     )

@@ -7,7 +7,8 @@ These findings belong to the session and not to a clause: they count whatever it
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.host import judge_host
@@ -74,6 +75,21 @@ def judge_processes(processes: Mapping[str, ProcessRecord], damaged: Mapping[str
     return found
 
 
+def judge_records(recorded: Mapping[str, str], digest: Callable[[str], str | None]) -> list[Finding]:
+    """Rule ``records-as-written``: what the harness recorded is what lies there.
+
+    Args:
+        recorded: SHA-256 by path, from the journal.
+        digest: of the file of that path; None where there is none.
+    """
+    found = {path: digest(path) for path in recorded}
+    return [
+        (Verdict.VOID, f"{path}: {'missing' if found[path] is None else 'replaced'}; expected what was recorded there")
+        for path, written in recorded.items()
+        if found[path] != written
+    ]
+
+
 def _against(path: str, finding: Finding) -> list[Finding]:
     verdict, reason = finding
     return [] if verdict is Verdict.PASS else [(verdict, f"{path}: {reason}")]
@@ -99,10 +115,40 @@ def _judge_start(lease: LeaseStart, session: Session) -> Iterator[Finding]:
     """Rule ``lease-of-this-session``: on its lane, with the cards that ``--cards`` names, in that order."""
     if lease.lane != session.lane:
         yield Verdict.VOID, f"{LEASE}: of lane {lease.lane}; expected {session.lane}"
+        return
     named = len(lease.cards) == len(session.cards) and all(map(_names, session.cards, lease.cards))
-    if not named:
+    if named:
+        yield from _judge_view(lease)
+    else:
         cards = [f"{card.ordinal} ({card.identity})" for card in lease.cards]
         yield Verdict.VOID, f"{LEASE}: of cards {cards}; expected those of --cards={','.join(session.cards)}"
+
+
+def _judge_view(lease: LeaseStart) -> Iterator[Finding]:
+    """Rule ``shows-its-cards``: what runs under it is shown its cards, and on the cpu lane runs on their cores."""
+    shown = MASKS[lease.lane](lease.cards)
+    if lease.environment != shown:
+        yield Verdict.VOID, f"{LEASE}: environment {lease.environment}; expected {shown}, which shows its cards"
+    names = (re.match(r"core (\d+)\b", card.name) for card in lease.cards)
+    cores = sorted({int(name[1]) for name in names if name is not None}) if lease.lane == "cpu" else []
+    if lease.cores != cores:
+        yield Verdict.VOID, f"{LEASE}: cores {lease.cores}; expected {cores}, its cards'"
+
+
+def _ordinals(cards: Sequence[LeasedCard]) -> str:
+    return ",".join(str(card.ordinal) for card in cards)
+
+
+def _identities(cards: Sequence[LeasedCard]) -> str:
+    return ",".join(card.identity for card in cards)
+
+
+MASKS: Mapping[str, Callable[[Sequence[LeasedCard]], dict[str, str]]] = {
+    "cpu": lambda cards: {"LAGUNA_CPU_CARDS": _ordinals(cards)},
+    "cuda": lambda cards: {"CUDA_VISIBLE_DEVICES": _identities(cards), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+    "xpu": lambda cards: {"ZE_AFFINITY_MASK": _ordinals(cards), "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"},
+}
+"""The variables that show a process some cards and no others, by lane."""
 
 
 def _names(entry: str, card: LeasedCard) -> bool:

@@ -24,7 +24,7 @@ SIZE_LIMIT = 256 * 1024 * 1024
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 
-EventKind = Literal["session-started", "test-started", "proof", "phase", "session-finished", "problem"]
+EventKind = Literal["session-started", "test-started", "proof", "recorded", "phase", "session-finished", "problem"]
 
 
 class Event(pydantic.BaseModel):

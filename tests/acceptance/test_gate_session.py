@@ -370,14 +370,14 @@ def test_a_test_that_touches_the_evidence_of_others_makes_it_void(project: Proje
     assert project.verify()[0] == result.returncode
 
 
-def test_a_process_that_a_test_leaves_running_breaks_a_contract(project: Project) -> None:
+def test_a_process_that_a_test_leaves_running_makes_the_gate_void(project: Project) -> None:
     script = "sleep 5; echo late > late.txt; sleep 60"
     popen = f"subprocess.Popen(['sh', '-c', '{script}'], start_new_session=True, cwd=prove.directory)"
     body = f"{PROVES}; import subprocess; {popen}"
     project.tests(second=body)
     result = project.gate(1)
-    assert (result.returncode, "was left running by a test: sh -c sleep 5" in result.stdout) == (21, True)
-    assert project.verify()[0] == 21
+    assert (result.returncode, "was left running by a test: sh -c sleep 5" in result.stdout) == (22, True)
+    assert project.verify()[0] == 22
 
 
 def test_a_candidate_that_changes_while_the_gate_runs_is_void(project: Project) -> None:
@@ -884,6 +884,18 @@ def test_a_session_that_is_killed_takes_what_its_tests_started_with_it(project: 
     project.tests(second=f"import os, subprocess; {STARTS}; os.kill(os.getpid(), 9)")
     result = project.gate(1)
     assert (result.returncode, "was killed by signal 9" in result.stderr) == (23, True)
+    assert "was left running by the session: sleep 77" in result.stderr
+    assert _below(project) == []
+    assert b'"command":"sleep 77"' in (project.attempt() / "left-running.json").read_bytes()
+    assert project.verify()[0] == 23
+    project.tests()
+    assert project.gate(1).returncode == 0
+
+
+def test_what_is_left_behind_a_fail_leaves_it_one(project: Project) -> None:
+    project.tests(second=f"{AT_EXIT}; assert False")
+    result = project.gate(1)
+    assert (result.returncode, project.verify()[0]) == (21, 21), result.stdout + result.stderr
     assert _below(project) == []
 
 
@@ -927,6 +939,18 @@ def test_a_request_to_stop_while_the_watcher_verifies_changes_nothing(number: si
         for _ in range(5):
             watcher.send_signal(number)
             time.sleep(0.05)
+        _, errors = watcher.communicate(timeout=30)
+    assert (watcher.returncode, errors) == (0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_so_do_those_that_come_after_its_last_word(number: signal.Signals) -> None:
+    ends = SLOW_WATCHER.replace("sys.exit(code)", 'os.write(1, b"said\\n"); time.sleep(1); sys.exit(code)')
+    command = [sys.executable, "-c", ends]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watcher:
+        assert watcher.stdout is not None
+        assert [watcher.stdout.readline() for _ in range(2)] == ["verifying\n", "said\n"]
+        watcher.send_signal(number)
         _, errors = watcher.communicate(timeout=30)
     assert (watcher.returncode, errors) == (0, "")
 

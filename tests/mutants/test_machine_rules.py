@@ -9,16 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.analysis.lease import Session, judge_machine, judge_processes
+from pytest_laguna.analysis.lease import MASKS, Session, judge_machine, judge_processes, judge_records
 from pytest_laguna.evidence import files, leased_cards, root
 from pytest_laguna.evidence.host import HostAudit, HostLimits, HostState, KernelLog, difference
 from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, SeenProcess
 from pytest_laguna.evidence.machine import MachineEvidence, read_machine
 from pytest_laguna.evidence.schemas import read_model
+from pytest_laguna.machine.cards import Card, CardSource
+from pytest_laguna.machine.cards_cpu import CpuCards
+from pytest_laguna.machine.cards_cuda import CudaCards
+from pytest_laguna.machine.cards_xpu import XpuCards
 from pytest_laguna.verdict import Verdict
 from pytest_laguna.verification import verify_attempt
 from tests.mutants.test_process_rules import FOUND, GOOD
-from tests.sealed import LOOKS, build, idle_record, write_idle, write_lease
+from tests.sealed import LOOKS, build, good_events, idle_record, write_idle, write_lease
 
 IDLE = IdleRequirement(snapshots=2, seconds=0.5, memory_bytes=0, foreign_workers=False)
 HOST = HostLimits(memory_available_bytes=1000, foreign_holders=False)
@@ -66,6 +70,10 @@ def _of_another_lease(evidence: MachineEvidence) -> MachineEvidence:
     return dataclasses.replace(evidence, before=evidence.before.model_copy(update={"token": "f" * 32}))
 
 
+def _with_lease(**changed: object) -> Callable[[MachineEvidence], MachineEvidence]:
+    return lambda e: dataclasses.replace(e, lease=e.lease and e.lease.model_copy(update=changed))
+
+
 MUTANTS: dict[str, tuple[Callable[[MachineEvidence], MachineEvidence], Verdict, str]] = {
     "no lease": (lambda e: dataclasses.replace(e, lease=None), Verdict.NOT_PROVEN, "no lease is recorded"),
     "no look before": (
@@ -92,6 +100,18 @@ MUTANTS: dict[str, tuple[Callable[[MachineEvidence], MachineEvidence], Verdict, 
         Verdict.FAIL,
         "arms/q1/process.json: nothing-left: left behind: pid 7",
     ),
+    "another card shown": (
+        _with_lease(environment={"LAGUNA_CPU_CARDS": "1"}),
+        Verdict.VOID,
+        "lease.json: environment {'LAGUNA_CPU_CARDS': '1'}; expected {'LAGUNA_CPU_CARDS': '0'}, which",
+    ),
+    "more shown": (
+        _with_lease(environment={"LAGUNA_CPU_CARDS": "0", "LD_PRELOAD": "x.so"}),
+        Verdict.VOID,
+        "lease.json: environment {'LAGUNA_CPU_CARDS': '0', 'LD_PRELOAD': 'x.so'}; expected",
+    ),
+    "another core": (_with_lease(cores=[7]), Verdict.VOID, "lease.json: cores [7]; expected [0], its cards'"),
+    "every core": (_with_lease(cores=[]), Verdict.VOID, "lease.json: cores []; expected [0], its cards'"),
     "host out of limits": (
         lambda e: dataclasses.replace(e, audits={"arms/q1/host.json": _audit(999)}),
         Verdict.VOID,
@@ -180,6 +200,48 @@ def test_a_lease_of_another_session_is_found(name: str, good: MachineEvidence) -
     ((verdict, text),) = judge_machine(change(good), IDLE, HOST, SESSION)
     assert verdict is Verdict.VOID
     assert text.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("source", "environment"),
+    [
+        (CpuCards(2), {"LAGUNA_CPU_CARDS": "1,0"}),
+        (CudaCards(), {"CUDA_VISIBLE_DEVICES": "b,a", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        (XpuCards(), {"ZE_AFFINITY_MASK": "1,0", "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"}),
+    ],
+)
+def test_what_is_expected_to_be_shown_is_what_each_lane_shows(source: CardSource, environment: dict[str, str]) -> None:
+    cards = [Card(source.lane, 1, "b", "", 1), Card(source.lane, 0, "a", "", 1)]
+    leased = [leased_cards.LeasedCard(ordinal=c.ordinal, identity=c.identity, name="", memory_bytes=1) for c in cards]
+    assert source.environment(cards) == MASKS[source.lane](leased) == environment
+
+
+RECORDED = {"cards/lease.json": "a" * 64, "only/process.json": "b" * 64}
+
+
+@pytest.mark.parametrize(
+    ("path", "found", "seen"), [(p, f, s) for p in RECORDED for f, s in (("c" * 64, "replaced"), (None, "missing"))]
+)
+def test_a_record_that_is_not_as_it_was_written_is_found(path: str, found: str | None, seen: str) -> None:
+    assert judge_records(RECORDED, RECORDED.get) == []
+    ((verdict, text),) = judge_records(RECORDED, (RECORDED | {path: found}).get)
+    assert (verdict, text) == (Verdict.VOID, f"{path}: {seen}; expected what was recorded there")
+
+
+@pytest.mark.parametrize("gate", [1, 2])
+@pytest.mark.parametrize("content", [b"{}", None])
+def test_so_it_is_when_an_attempt_is_verified(gate: int, content: bytes | None, tmp_path: Path) -> None:
+    events = [*good_events(gate), ("recorded", {"path": "only/note.json", "sha256": files.sha256_bytes(b"[]")})]
+
+    def write(evidence: Path) -> None:
+        (evidence / "only").mkdir(mode=0o700)
+        if content is not None:
+            files.write_new(evidence / "only" / "note.json", content)
+
+    attempt = build(tmp_path, events, gate=gate, before_sealing=write)
+    analysis = files.read_canonical_json(attempt / root.ANALYSIS)
+    assert isinstance(analysis, dict)
+    assert (analysis["verdict"], str(analysis["reason"]).partition(":")[0]) == ("VOID", "only/note.json")
 
 
 def test_cards_in_another_order_are_not_those_of_the_session(good: MachineEvidence) -> None:

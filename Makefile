@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # make gates   the gates on the cpu lane, then their verdicts    make test   lint, types and the test suite
 # make lock    new versions into requirements/                   make clean  everything that these leave behind
+# make test-legacy   the candidate's contract on the legacy Intel stack, whose torch is large
 
 PYTHON ?= python3
 # More for pip, such as --extra-index-url for PyTorch's CPU wheel index (see requirements/cpu.txt).
@@ -13,7 +14,7 @@ VLLM_SOURCES := wheels/vllm-0.26.0 wheels/vllm-0.33.0
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: gates test static vllm-sources lock clean
+.PHONY: gates test test-legacy static vllm-sources lock clean
 .DELETE_ON_ERROR:
 
 # A gate that does not pass ends the run; make prints its exit code and,
@@ -35,6 +36,18 @@ gates: $(PROJECT)
 # A file stays with one worker: what its fixtures build or run is built once.
 test: static vllm-sources
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2 --dist=loadfile --timeout=600
+
+# The candidate's contract under the Python validator: the native check needs a torch that the legacy stack does not have.
+LEGACY := .venv-legacy
+LEGACY_TESTS := tests/legacy/legacy.py tests/unit/laguna_kv/test_contract.py tests/unit/laguna_kv/test_seam.py
+
+test-legacy: $(LEGACY)/packages.stamp | wheels/vllm-0.33.0
+	PYTHONPATH=src $(LEGACY)/bin/python -m pytest -p tests.legacy.without_vllm -p no:cacheprovider $(LEGACY_TESTS)
+
+$(LEGACY)/packages.stamp: requirements/legacy.in
+	$(PYTHON) -m venv --clear $(LEGACY)
+	$(LEGACY)/bin/python -m pip install -q $(PIP_OPTIONS) -r requirements/legacy.in
+	@touch $@
 
 static: $(PROJECT)
 	$(BIN)/ruff check
@@ -69,6 +82,6 @@ $(PROJECT): $(PACKAGES) pyproject.toml setup.py src/laguna_kv/_contract.c
 
 # sealed/ is evidence and stays.
 clean:
-	rm -rf .venv build dist *.egg-info src/*.egg-info wheels src/laguna_kv/*.so
+	rm -rf .venv .venv-legacy build dist *.egg-info src/*.egg-info wheels src/laguna_kv/*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
 	find . -name __pycache__ -prune -exec rm -rf {} +

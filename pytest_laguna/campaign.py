@@ -20,6 +20,8 @@ from pytest_laguna.evidence.event_analysis import CLAUSES as EVENT_CLAUSES
 from pytest_laguna.evidence.event_analysis import Fitness
 from pytest_laguna.evidence.host import HostLimits
 from pytest_laguna.evidence.idle import IdleRequirement
+from pytest_laguna.evidence.leased_cards import LeaseTerms
+from pytest_laguna.evidence.placement import StorageRule
 from pytest_laguna.evidence.rehearsal import CLAUSES as REHEARSAL_CLAUSES
 from pytest_laguna.evidence.schemas import first_defect
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
@@ -43,6 +45,7 @@ ProtocolFile = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.
 GateNumber = Annotated[int, pydantic.Field(ge=1, le=3)]
 CompletionTokens = Annotated[int, pydantic.Field(ge=16, lt=MOST_PROFILE_SAMPLES)]
 """Greedy tokens of one generation; the model of an arm holds no more, and the prompt takes at least one."""
+Folder = Annotated[str, pydantic.Field(pattern=r"^[/A-Za-z0-9_]")]
 Queries = Annotated[int, pydantic.Field(ge=1, le=DRAFT_TOKENS + 1)]
 """Of one verification: the drafts and one more."""
 
@@ -151,13 +154,13 @@ class ModelFolders(_Model):
     """A target and its draft that are there; their files are hashed in every attempt.
 
     Attributes:
-        target: folder, an absolute path.
+        target: folder, an absolute path or one that starts from the project.
         draft: folder, likewise.
         prompt: the text that is continued.
     """
 
-    target: Annotated[str, pydantic.Field(pattern=r"^/")]
-    draft: Annotated[str, pydantic.Field(pattern=r"^/")]
+    target: Folder
+    draft: Folder
     prompt: Annotated[str, pydantic.Field(min_length=1)]
 
 
@@ -208,6 +211,10 @@ class Engine(_Model):
         return value
 
 
+class Storage(_Model, StorageRule):
+    """What models, evidence and temporary files may lie on; as ``evidence.placement.StorageRule``."""
+
+
 class LaneSettings(_Model):
     """What a lane runs.
 
@@ -216,6 +223,8 @@ class LaneSettings(_Model):
         bounds: of each arm in gates 2 and 3.
         idle: of the lane's cards.
         host: the limits of the host around each arm.
+        card: what every leased card is called, as its vendor's tool names it; None for any.
+        storage: what models, evidence and temporary files may lie on; None for anything.
         engine: what gates 2 and 3 run; a campaign whose gates run no vLLM has none.
     """
 
@@ -223,6 +232,8 @@ class LaneSettings(_Model):
     bounds: Bounds
     idle: Idle
     host: HostLimits
+    card: Annotated[str, pydantic.Field(min_length=1)] | None = None
+    storage: Storage | None = None
     engine: Engine | None = None
 
     @pydantic.model_validator(mode="after")
@@ -234,6 +245,12 @@ class LaneSettings(_Model):
             )
             raise ValueError(message)
         return self
+
+    @property
+    def terms(self) -> LeaseTerms:
+        """What is asked of cards and disks."""
+        storage = None if self.storage is None else StorageRule.model_validate(self.storage.model_dump())
+        return LeaseTerms(card=self.card, storage=storage)
 
 
 class Diagnostic(_Model):

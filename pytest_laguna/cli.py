@@ -16,19 +16,23 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn, get_args
+from typing import TYPE_CHECKING, NoReturn, get_args
 
 from pytest_laguna.analysis.findings import Finding, gravest
-from pytest_laguna.campaign import CampaignError, Lane
+from pytest_laguna.campaign import CampaignError, Engine, Lane, LaneSettings, ModelFolders, read_campaign
 from pytest_laguna.evidence.files import canonical_json, printable, write_new
 from pytest_laguna.evidence.root import ATTEMPT, GATES, attempt_directory
 from pytest_laguna.identity import freezing
 from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.own_analysis import OwnAnalysis, own_analysis, read_attempted
+from pytest_laguna.planning import cards_needed
 from pytest_laguna.report.collected import NO_ATTEMPT, collected_junit
 from pytest_laguna.report.trace import trace
 from pytest_laguna.verdict import USAGE_EXIT_CODE, NotProvenError, UnusableEvidenceError, Verdict, worst
 from pytest_laguna.verification import GateReport, hold_to, verify_attempt, verify_root
+
+if TYPE_CHECKING:
+    from pytest_laguna.machine.doctor_xpu import XpuNeeds
 
 LANES: tuple[Lane, ...] = get_args(Lane)
 
@@ -74,6 +78,7 @@ def make_parser() -> argparse.ArgumentParser:
     tracing.add_argument("--out", required=True, metavar="FILE.json", help="a new file, outside the sealed root")
     doctor = commands.add_parser("doctor", help="say for each lane whether this machine and environment can run it")
     doctor.add_argument("--device", choices=LANES, help="look at this lane alone; exit code 23 when it is not ready")
+    doctor.add_argument("--campaign", type=Path, metavar="FILE", help="look at what this campaign asks for, too")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     freezing_ = commands.add_parser("freeze", help="write every digest of a campaign beside it, to be reviewed")
     freezing_.add_argument("campaign", metavar="CAMPAIGN", help="the campaign file, in a checkout without a change")
@@ -97,7 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
             chosen.used.error(printable(" ".join(reason.split())))
     if chosen.command == "doctor":
-        return _print(*_doctor(chosen.device, as_json=chosen.json))
+        try:
+            return _print(*_doctor(chosen.device, chosen.campaign, as_json=chosen.json))
+        except (CampaignError, UnusableEvidenceError) as error:
+            chosen.used.error(printable(str(error)))
     if chosen.command in {"analyze", "trace"}:
         carry_out = _analyze if chosen.command == "analyze" else _trace
         try:
@@ -291,13 +299,35 @@ def _require_attempt(attempt: Path, out: Path) -> None:
         raise ValueError(message)
 
 
-def _doctor(lane: Lane | None, *, as_json: bool) -> tuple[str, int]:
-    """What is printed, and the exit code: NOT_PROVEN's when a lane was named and is not ready."""
+def _doctor(lane: Lane | None, campaign: Path | None, *, as_json: bool) -> tuple[str, int]:
+    """What is printed, and the exit code: NOT_PROVEN's when a lane was named and is not ready.
+
+    Raises:
+        CampaignError: the campaign is none.
+    """
     from pytest_laguna.machine.doctor import diagnose  # noqa: PLC0415 - verifying needs nothing of the machine
 
-    report = diagnose({asked: Path(sys.executable) for asked in LANES if lane in {asked, None}})
+    lanes = {} if campaign is None else dict(read_campaign(campaign).lanes)
+    engines = {name: settings.engine for name, settings in lanes.items()}
+    interpreters = {asked: _interpreter(engines.get(asked)) for asked in LANES if lane in {asked, None}}
+    report = diagnose(interpreters, needs=_xpu_needs(lanes.get("xpu")))
     code = 0 if lane is None or report.ready(lane) else Verdict.NOT_PROVEN.exit_code
     return report.to_json() if as_json else "\n".join(map(printable, report.to_text().split("\n"))), code
+
+
+def _interpreter(engine: Engine | None) -> Path:
+    return Path(sys.executable if engine is None or engine.interpreter is None else engine.interpreter)
+
+
+def _xpu_needs(settings: LaneSettings | None) -> XpuNeeds:
+    """What the campaign asks of an XPU's host, as far as its model is there to say how many cards it needs."""
+    from pytest_laguna.machine.doctor_xpu import XpuNeeds  # noqa: PLC0415 - verifying needs nothing of the machine
+
+    engine = None if settings is None else settings.engine
+    ranks = 1
+    if engine is not None and isinstance(engine.model, ModelFolders) and Path(engine.model.target).is_dir():
+        ranks = cards_needed(Path(engine.model.target))
+    return XpuNeeds(settings=settings, sealed_root=Path("sealed"), project=Path(), ranks=ranks)
 
 
 def _told(sealed_root: str, reports: Sequence[GateReport]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from pytest_laguna.analysis.device_runtime import LANE as XPU
 from pytest_laguna.analysis.engine_identity import BEFORE_ARMS, IDENTITY_RULES
 from pytest_laguna.analysis.identity_case import IdentityCase
 from pytest_laguna.arm_runner import ArmRunner
@@ -20,6 +21,7 @@ from pytest_laguna.campaign import Campaign, Engine, GeneratedPair, Lane
 from pytest_laguna.engine import launch
 from pytest_laguna.evidence import diagnostic_reader as reader
 from pytest_laguna.evidence import files, root
+from pytest_laguna.evidence.device_runtime import DeviceRuntime
 from pytest_laguna.evidence.engine_identity import (
     ArmModels,
     Binary,
@@ -32,11 +34,13 @@ from pytest_laguna.evidence.engine_identity import (
 from pytest_laguna.evidence.idle import IdleRecord
 from pytest_laguna.evidence.schemas import Schema, parse_model
 from pytest_laguna.identity import engine
+from pytest_laguna.identity.device_runtime import kernel_closure
 from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.environment import EnvironmentRefusedError
 from pytest_laguna.machine.process import ProcessError
+from pytest_laguna.machine.xpu_host import host_runtime
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, raise_verdict
 
 _CONFIG_LIMIT = 1024 * 1024
@@ -76,6 +80,7 @@ class EngineRun:
         start: starts processes on them.
         attempt: that it is for.
         directory: below the attempt's evidence, made by the caller.
+        project: that a model's folder starts from where its campaign names it so.
     """
 
     campaign: Campaign
@@ -84,6 +89,7 @@ class EngineRun:
     start: ArmRunner
     attempt: Attempt
     directory: Path
+    project: Path
 
     @property
     def engine(self) -> Engine:
@@ -110,11 +116,11 @@ class EngineRun:
         It lies with what pytest keeps for a session and removes some sessions later, however this one ends.
 
         Raises:
-            NotProvenError: the pair has no such prompt; and what ``launch.build_tiny_pair`` raises.
+            NotProvenError: the pair has no such prompt, or is not there; and what ``launch.build_tiny_pair`` raises.
         """
         model = self.engine.model
         if not isinstance(model, GeneratedPair):
-            yield Models(Path(model.target), Path(model.draft), model.prompt)
+            yield Models(_folder(self.project, model.target), _folder(self.project, model.draft), model.prompt)
             return
         directory = Path(tempfile.mkdtemp(prefix="laguna-models-", dir=self.start.bytecode.parent))
         try:
@@ -166,6 +172,9 @@ class EngineRun:
         """
         place, package = self.directory / "engine-before", self.campaign.candidate.package
         found = engine.describe_engine(interpreter, package, place, deadline_seconds=_LOOK_SECONDS, run=self.start)
+        if self.lane == XPU:
+            runtime = DeviceRuntime(host=host_runtime(), closure=kernel_closure(found.state))
+            found = found.model_copy(update={"runtime": runtime})
         identity = self.identity(found, None, frozen=frozen, models_around={}, arm_directories={}, binaries=[])
         case = IdentityCase(identity, arms={}, packets={}, validator=self.campaign.candidate.validator)
         for rule in BEFORE_ARMS:
@@ -224,6 +233,19 @@ class EngineRun:
     def write(self, path: Path, record: Schema) -> None:
         """Write a record; a relative path starts from ``directory``."""
         files.write_new(self.directory / path, files.canonical_json(record.canonical()))
+
+
+def _folder(project: Path, named: str) -> Path:
+    """A model's folder.
+
+    Raises:
+        NotProvenError: it is not there.
+    """
+    folder = project / named
+    if not (folder / "config.json").is_file():
+        message = f"{folder}: holds no config.json; expected the campaign's model {named}: docs/xpu-lane.md fetches it"
+        raise NotProvenError(message)
+    return folder
 
 
 def write_failure(directory: Path, error: Exception) -> None:

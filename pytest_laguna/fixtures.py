@@ -175,7 +175,7 @@ def diagnosis(
     """Carries the campaign's exact diagnostic out, once a session, and gives what its analysis found."""
     attempt = request.config.stash[ATTEMPT]
     directory = attempt.directory / root.EVIDENCE / DIRECTORY
-    engine = EngineRun(campaign, lane, cards, arm_runner, attempt, directory)
+    engine = EngineRun(campaign, lane, cards, arm_runner, attempt, directory, request.config.rootpath)
     return diagnostic.carry_out(engine, request.config.rootpath)
 
 
@@ -186,7 +186,7 @@ def event_profile(
     """Carries the campaign's event profile out, once a session, and gives what its analysis found."""
     attempt = request.config.stash[ATTEMPT]
     directory = attempt.directory / root.EVIDENCE / event_analysis.DIRECTORY
-    engine = EngineRun(campaign, lane, cards, arm_runner, attempt, directory)
+    engine = EngineRun(campaign, lane, cards, arm_runner, attempt, directory, request.config.rootpath)
     return event_diagnostic.carry_out(engine, request.config.rootpath)
 
 
@@ -197,7 +197,7 @@ def crossover(
     """Carries the campaign's endpoint protocol out, once a session, and gives what its analysis found."""
     attempt, gate = request.config.stash[ATTEMPT], request.config.stash[GATE]
     directory = attempt.directory / root.EVIDENCE / endpoint_reader.DIRECTORY
-    engine = EngineRun(campaign, lane, cards, arm_runner, attempt, directory)
+    engine = EngineRun(campaign, lane, cards, arm_runner, attempt, directory, request.config.rootpath)
     previous = attempt.previous
     analysis = endpoint_crossover.carry_out(
         engine,

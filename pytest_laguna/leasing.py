@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -16,18 +17,21 @@ import pytest
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.attempt import Attempt
-from pytest_laguna.campaign import Idle
+from pytest_laguna.campaign import Idle, LaneSettings, ModelFolders
 from pytest_laguna.evidence import files, leased_cards, root
 from pytest_laguna.evidence.host import HostState
 from pytest_laguna.evidence.idle import IdleRecord
 from pytest_laguna.evidence.leased_cards import LeasedCard, LeaseStart
+from pytest_laguna.evidence.placement import Place, Purpose, misplaced
 from pytest_laguna.machine import host_audit, idle, leases
 from pytest_laguna.machine.cards import Card, CardSource
 from pytest_laguna.machine.cards_cpu import cores
 from pytest_laguna.machine.choice import choose
 from pytest_laguna.machine.environment import EnvironmentRefusedError, inherited_masks, refuse_inherited
 from pytest_laguna.machine.errors import CardError, LeaseError
+from pytest_laguna.machine.storage import find_place
 from pytest_laguna.machine.sweep import sweep
+from pytest_laguna.planning import cards_needed
 from pytest_laguna.precondition import Gate
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 
@@ -43,11 +47,13 @@ class LeasedCards:
         source: where they come from; knows how to look at them and how to show them to a process.
         lease: the hold on them, with the token that everything under it bears.
         idle: when the campaign counts them as idle.
+        places: where evidence, temporary files and models lie; empty where the campaign asks for nothing.
     """
 
     source: CardSource
     lease: leases.Lease
     idle: Idle
+    places: tuple[Place, ...] = ()
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -119,6 +125,7 @@ class LeasedCards:
             environment=dict(self.environment()),
             cores=sorted(self.cores(self.cards)),
             cleared=[record.token for record in self.lease.cleared],
+            places=list(self.places),
         )
         attempt.record(directory / leased_cards.LEASE, files.canonical_json(start.canonical()))
         return self._look("before", attempt)
@@ -189,21 +196,26 @@ class LeasedCards:
         )
 
 
-def take_cards(gate: Gate, attempt: int) -> LeasedCards:
+def take_cards(gate: Gate, attempt: int, project: Path) -> LeasedCards:
     """Choose and lease the cards that ``--cards`` names.
 
     Args:
         gate: a device gate.
         attempt: the number of the attempt that they are for.
+        project: that the campaign's relative paths start from.
 
     Raises:
-        pytest.UsageError: the environment holds runtime variables, or a card cannot be had; one line.
+        pytest.UsageError: the environment holds runtime variables, a card cannot be had or is none of the campaign's
+            kind, or something would lie where the campaign lets nothing lie; one line.
     """
     settings = gate.campaign.lanes[gate.lane]
     directory = root.attempt_directory(gate.lane_directory / f"gate{gate.options.gate}", attempt)
     try:
         refuse_inherited(os.environ, ["pytest", f"--gate={gate.options.gate}", "..."])
         source, cards = choose(gate.lane, gate.options.cards, os.environ)
+        require_kind(cards, settings)
+        places = require_places(gate.options.sealed_root, project, settings)
+        require_number(cards, project, settings)
         lease = leases.acquire(
             cards,
             Path(directory),
@@ -212,4 +224,60 @@ def take_cards(gate: Gate, attempt: int) -> LeasedCards:
         )
     except (EnvironmentRefusedError, CardError, LeaseError, UnusableEvidenceError) as error:
         raise pytest.UsageError(str(error)) from error
-    return LeasedCards(source, lease, settings.idle)
+    return LeasedCards(source, lease, settings.idle, places)
+
+
+def require_kind(cards: Sequence[Card], settings: LaneSettings) -> None:
+    """See that cards are what the campaign calls its cards.
+
+    Raises:
+        CardError: one is another.
+    """
+    for card in cards:
+        if settings.card is not None and card.name != settings.card:
+            raise CardError(f"--cards: {card} is none of the campaign's {settings.card!r}", "choose others")
+
+
+def require_number(cards: Sequence[Card], project: Path, settings: LaneSettings) -> None:
+    """See that a model that is there is spread over as many cards as the candidate's contract is for.
+
+    Raises:
+        CardError: it is not, or the model is not there.
+        UnusableEvidenceError: what the model says of itself cannot be used.
+    """
+    model = None if settings.engine is None else settings.engine.model
+    if not isinstance(model, ModelFolders):
+        return
+    target = project / model.target
+    if not (target / "config.json").is_file():
+        raise CardError(f"{target}: holds no config.json; expected the campaign's model", "see docs/xpu-lane.md")
+    needed = cards_needed(target)
+    if len(cards) != needed:
+        found = f"--cards: {len(cards)} cards; {model.target} has two key and value heads a card on {needed} alone"
+        raise CardError(found, f"name {needed} cards: the record's contract is for no other number")
+
+
+def require_places(sealed_root: Path, project: Path, settings: LaneSettings) -> tuple[Place, ...]:
+    """Find where everything lies, and see that the campaign allows it; nothing where it asks for nothing.
+
+    Args:
+        sealed_root: of the evidence.
+        project: that the campaign's relative paths start from.
+        settings: the lane's.
+
+    Raises:
+        CardError: something lies elsewhere, or cannot be found.
+    """
+    if settings.storage is None:
+        return ()
+    wanted: dict[Purpose, Path] = {"evidence": sealed_root, "temporary": Path(tempfile.gettempdir())}
+    model = None if settings.engine is None else settings.engine.model
+    if isinstance(model, ModelFolders):
+        wanted |= {"target": project / model.target, "draft": project / model.draft}
+    places = tuple(find_place(purpose, path) for purpose, path in wanted.items())
+    for place in places:
+        reason = misplaced(place, settings.storage)
+        if reason is not None:
+            found, _, mend = reason.rpartition(": ")
+            raise CardError(f"storage: {found}", mend)
+    return places

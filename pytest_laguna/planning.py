@@ -5,16 +5,39 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from pytest_laguna.analysis.topology import expected_topology, target_layers
 from pytest_laguna.campaign import Campaign, GeneratedPair, ModelFolders
 from pytest_laguna.engine import launch
+from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import DRAFT_TOKENS
 from pytest_laguna.evidence.diagnostic import DiagnosticPlan, FolderModels, GeneratedModels
 from pytest_laguna.evidence.event_analysis import EventPlan, Fitness
 from pytest_laguna.evidence.idle import IdleRequirement
+from pytest_laguna.evidence.parity import KV_HEADS
 from pytest_laguna.evidence.rehearsal import NullPlan
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
+
+_CONFIG_LIMIT = 1024 * 1024
+
+
+def cards_needed(target: Path) -> int:
+    """Cards that a target must be spread over for the candidate to serve it: the record has two KV heads a rank.
+
+    Args:
+        target: folder of the model.
+
+    Raises:
+        UnusableEvidenceError: its ``config.json`` cannot be read, or says of no such number.
+    """
+    path = target / "config.json"
+    config = files.parse_json(files.read_bytes(path, limit=_CONFIG_LIMIT), str(path))
+    heads = config.get("num_key_value_heads") if isinstance(config, dict) else None
+    if type(heads) is not int or heads < KV_HEADS or heads % KV_HEADS:
+        message = f"{path}: num_key_value_heads {heads!r}; expected a multiple of {KV_HEADS}, as many as a rank has"
+        raise UnusableEvidenceError(message)
+    return heads // KV_HEADS
 
 
 def plan_diagnostic(

@@ -41,7 +41,8 @@ def judge_raw(directory: Path, start: AttemptStart, events: Sequence[Event]) -> 
         notice = _notice(campaign, start.gate)
         settings = campaign.lane_settings(start.lane)
         machine = read_machine(directory / root.EVIDENCE)
-        against += judge_machine(machine, settings.idle, settings.host, Session.of(start, events))
+        session, terms = Session.of(start, events), settings.terms
+        against += judge_machine(machine, settings.idle, settings.host, session, terms)
         if needs_review(start.gate, start.lane):
             against += _judge_reviewed(directory, start)
         own = own_analysis(Attempted(directory, start, campaign, machine.lease))

@@ -100,7 +100,7 @@ def open_gate(config: pytest.Config) -> None:
     with _telling(line):
         precondition = _check_chain(gate, config.rootpath)
         if gate.options.gate > 1:
-            config.stash[fixtures.CARDS] = take_cards(gate, len(precondition.earlier) + 1)
+            config.stash[fixtures.CARDS] = take_cards(gate, len(precondition.earlier) + 1, config.rootpath)
     config.stash[fixtures.PROGRESS] = open_progress(config.get_verbosity())
     config.option.xmlpath = None  # the attempt's report is written by the session, and copied to --junitxml
     config.pluginmanager.register(GateSession(config, gate, precondition, line), _SESSION_PLUGIN)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch the libraries of published vllm-xpu-kernels wheels: what they need is resolved in tests, on any machine.
+"""Fetch published vllm-xpu-kernels wheels: what they need is resolved, and their Python driven, on any machine.
 
-``python -m tools.fetch_xpu_kernels 0.1.12.3 0.1.16.2`` leaves ``wheels/vllm-xpu-kernels-<version>/`` with the wheel's
-libraries and its ``RECORD``: none of them is ever loaded. The wheel itself is fetched by pip from the index that pip is
-configured for, checked against the digest below, and not kept.
+``python -m tools.fetch_xpu_kernels 0.1.12.3 0.1.15.4`` leaves ``wheels/vllm-xpu-kernels-<version>/`` with the wheel's
+libraries, of which none is ever loaded, its Python files, ``METADATA`` and ``RECORD``. The wheel itself is fetched by
+pip from the index that pip is configured for, checked against the digest below, and not kept.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,10 +20,12 @@ from tools.fetch_vllm_sources import FetchError, require_digest
 
 WHEELS = {
     "0.1.12.3": "a231e614efe99cd320529452150a52bf789058d5344ae7a046de9acbc91d45e2",
+    "0.1.15.4": "4ec262f7afdd07c62defc8286dc9f357569627b996c09b410f7972b653696fe7",
     "0.1.16.2": "86bfa26abbb605fab485236a386e6de07f76320177c456fa96e55c27502af17a",
 }
 """SHA-256 of ``vllm_xpu_kernels-<version>-cp38-abi3-manylinux_2_28_x86_64.whl``."""
-KEPT_SUFFIXES = (".so", ".dist-info/RECORD")
+KEPT_SUFFIXES = (".so", ".py", ".dist-info/METADATA", ".dist-info/RECORD")
+PACKAGE = "vllm_xpu_kernels"
 FOLDER = Path(__file__).resolve().parent.parent / "wheels"
 
 
@@ -55,14 +58,15 @@ def fetch(version: str) -> Path:
     if version not in WHEELS:
         raise FetchError(f"{version}: expected one of {', '.join(WHEELS)}: pin its digest in this file first")
     destination = FOLDER / f"vllm-xpu-kernels-{version}"
-    if not destination.exists():
+    if not (destination / PACKAGE / "flash_attn_interface.py").exists():
         FOLDER.mkdir(exist_ok=True)
+        shutil.rmtree(destination, ignore_errors=True)  # an older one, without the Python files
         with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
             wheel = download(version, Path(folder))
             require_digest(wheel, WHEELS[version])
             _unpack(wheel, Path(folder) / "unpacked")
             (Path(folder) / "unpacked").rename(destination)
-    return destination / "vllm_xpu_kernels"
+    return destination / PACKAGE
 
 
 def _unpack(wheel: Path, folder: Path) -> None:

@@ -121,9 +121,15 @@ def judge_models(request: ArmRequest, planned: GeneratedModels | FolderModels) -
             return Verdict.VOID, f"{told}; expected {planned.prompt_sha256}, that of {planned.prompt!r}"
         return None
     for name in FolderModels.model_fields:
-        if getattr(request, name) != getattr(planned, name):
-            return Verdict.VOID, f"{name} {getattr(request, name)!r}; expected {getattr(planned, name)!r}"
+        seen, expected = getattr(request, name), getattr(planned, name)
+        if seen != expected and not (name != "prompt" and _starts_elsewhere(seen, expected)):
+            return Verdict.VOID, f"{name} {seen!r}; expected {expected!r}"
     return None
+
+
+def _starts_elsewhere(folder: str | None, planned: str) -> bool:
+    """Whether a folder is the planned one with the project's own path before it."""
+    return folder is not None and not planned.startswith("/") and folder.endswith(f"/{planned}")
 
 
 def _prompt(record: ArmRecord) -> tuple[int, str]:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 
+from pytest_laguna.analysis.device_runtime import RUNTIME_RULES
 from pytest_laguna.analysis.identity_case import IdentityCase, RuleFinding, is_below
 from pytest_laguna.analysis.mapped_binaries import BINARY_RULES
 from pytest_laguna.evidence.engine_identity import ENGINE_PACKAGES, EngineState
@@ -232,6 +233,7 @@ IDENTITY_RULES: Mapping[str, Callable[[IdentityCase], RuleFinding]] = {
     "models-frozen": models_frozen,
     "models-unchanged": models_unchanged,
     **BINARY_RULES,
+    **RUNTIME_RULES,
 }
 
 BEFORE_ARMS = (
@@ -243,6 +245,8 @@ BEFORE_ARMS = (
     "start-files-known",
     "extension-there",
     "trees-clean",
+    "stack-fits",
+    "closure-whole",
 )
 """The rules that can be asked before the first arm, so that none is run in vain."""
 

@@ -61,7 +61,7 @@ def interval_covered(record: IdleRecord, requirement: IdleRequirement) -> Findin
 
 
 def observer_accounted(record: IdleRecord, _: IdleRequirement) -> Finding | None:
-    """Rule ``observer-accounted``: the management tool shows itself on no device or on each exactly once.
+    """Rule ``observer-accounted``: one management tool, by its digest, shows itself on no device or on each once.
 
     Both are forms of an idle host. Every other row of its output must be among the holders that were recorded.
     """
@@ -71,6 +71,9 @@ def observer_accounted(record: IdleRecord, _: IdleRequirement) -> Finding | None
         reason = _unaccounted(snapshot)
         if reason:
             return Verdict.VOID, f"look {number}: {reason}"
+    files = {(look.observer.executable, look.observer.executable_sha256) for look in record.snapshots if look.observer}
+    if len(files) > 1:
+        return Verdict.VOID, f"{len(files)} files of {PROGRAM} looked; expected one, with one digest"
     return None
 
 

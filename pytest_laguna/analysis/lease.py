@@ -17,11 +17,23 @@ from pytest_laguna.analysis.process import judge_cleanliness
 from pytest_laguna.evidence.host import HostLimits
 from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, seconds_between
 from pytest_laguna.evidence.journal import Event
-from pytest_laguna.evidence.leased_cards import IDLE_AFTER, IDLE_BEFORE, LEASE, SHORTEST_PREFIX, LeasedCard, LeaseStart
+from pytest_laguna.evidence.leased_cards import (
+    IDLE_AFTER,
+    IDLE_BEFORE,
+    LEASE,
+    SHORTEST_PREFIX,
+    LeasedCard,
+    LeaseStart,
+    LeaseTerms,
+)
 from pytest_laguna.evidence.machine import MachineEvidence
+from pytest_laguna.evidence.placement import misplaced
 from pytest_laguna.evidence.process_record import ProcessRecord
 from pytest_laguna.evidence.schemas import AttemptStart
 from pytest_laguna.verdict import Verdict
+
+ALWAYS_PLACED = frozenset({"evidence", "temporary"})
+"""What every device gate writes; models that a campaign makes itself are temporary files."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,7 +65,11 @@ class Session:
 
 
 def judge_machine(
-    evidence: MachineEvidence, idle: IdleRequirement, host: HostLimits, session: Session
+    evidence: MachineEvidence,
+    idle: IdleRequirement,
+    host: HostLimits,
+    session: Session,
+    terms: LeaseTerms | None = None,
 ) -> list[Finding]:
     """Everything that speaks against the machine's side of an attempt; empty when nothing does.
 
@@ -61,6 +77,8 @@ def judge_machine(
         UnusableEvidenceError: the output of a management tool is not exactly of its form.
     """
     found = [*_judge_lease(evidence, idle, session)]
+    if evidence.lease is not None and terms is not None:
+        found += [*_judge_terms(evidence.lease, terms)]
     found += judge_processes(evidence.processes, evidence.damaged)
     for path, audit in evidence.audits.items():
         found += _against(path, judge_host(audit, host))
@@ -149,6 +167,22 @@ MASKS: Mapping[str, Callable[[Sequence[LeasedCard]], dict[str, str]]] = {
     "xpu": lambda cards: {"ZE_AFFINITY_MASK": _ordinals(cards), "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"},
 }
 """The variables that show a process some cards and no others, by lane."""
+
+
+def _judge_terms(lease: LeaseStart, terms: LeaseTerms) -> Iterator[Finding]:
+    """Rules ``card-named`` and ``storage-internal``: the campaign's kind of card, and its kind of disks."""
+    for card in lease.cards:
+        if terms.card is not None and card.name != terms.card:
+            yield Verdict.VOID, f"{LEASE}: card-named: card {card.identity} is {card.name!r}; expected {terms.card!r}"
+    if terms.storage is None:
+        return
+    missing = sorted(ALWAYS_PLACED - {place.purpose for place in lease.places})
+    if missing:
+        yield Verdict.NOT_PROVEN, f"{LEASE}: storage-internal: where {missing[0]} lies is not recorded"
+    for place in lease.places:
+        reason = misplaced(place, terms.storage)
+        if reason is not None:
+            yield Verdict.VOID, f"{LEASE}: storage-internal: {reason}"
 
 
 def _names(entry: str, card: LeasedCard) -> bool:

@@ -26,7 +26,8 @@ def register() -> None:
     Raises:
         ValueError: ``LAGUNA_LANE`` names no lane, ``LAGUNA_PLANTED`` no defect, or ``LAGUNA_COLLECTIVE_BREAKS`` is
             neither unset, '0' nor '1'.
-        RuntimeError: the CPU lane meets a vLLM version that it was not written against.
+        RuntimeError: the CPU lane meets a vLLM version that it was not written against, or the XPU's compiled attention
+            cannot be loaded.
     """
     lane = os.environ.get(LANE)
     if lane is None:
@@ -46,6 +47,10 @@ def register() -> None:
         from .compat.rendezvous import meet_over_a_file  # noqa: PLC0415 - imports vLLM
 
         meet_over_a_file()
+    if lane == "xpu":
+        from .compat.xpu_lane import install_xpu_lane  # noqa: PLC0415 - imports vLLM
+
+        install_xpu_lane()
     if broken:
         from .compat.collectives import break_at_collectives  # noqa: PLC0415 - imports vLLM
 

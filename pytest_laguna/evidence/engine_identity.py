@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 import pydantic
 
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.device_runtime import DeviceRuntime
 from pytest_laguna.evidence.schemas import Identity, Schema, Sha256
 
 Size = Annotated[int, pydantic.Field(ge=0)]
@@ -209,10 +210,17 @@ class EngineContent(Schema):
 
 
 class EngineIdentity(Schema):
-    """The engine before the first arm."""
+    """The engine before the first arm.
+
+    Attributes:
+        state: what there is.
+        content: digests of it.
+        runtime: what it stands on below Python; None on every lane but xpu.
+    """
 
     state: EngineState
     content: EngineContent
+    runtime: DeviceRuntime | None = None
 
 
 class Binary(Schema):

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import pydantic
 
 from pytest_laguna.evidence.idle import Lane, Token
+from pytest_laguna.evidence.placement import Place, StorageRule
 from pytest_laguna.evidence.schemas import Schema
 
 DIRECTORY = "cards"
@@ -43,6 +44,18 @@ class LeasedCard(Schema):
     memory_bytes: pydantic.NonNegativeInt
 
 
+class LeaseTerms(Schema):
+    """What a campaign asks of the cards and of the disks of its lane.
+
+    Attributes:
+        card: what every leased card is called; None for any.
+        storage: what may hold models, evidence and temporary files; None for anything.
+    """
+
+    card: str | None = None
+    storage: StorageRule | None = None
+
+
 class LeaseStart(Schema):
     """``lease.json``: written before the first look.
 
@@ -53,6 +66,7 @@ class LeaseStart(Schema):
         environment: the variables that show a process these cards and no others.
         cores: the processor cores that everything runs on; empty for all.
         cleared: tokens of stale leases whose cards were swept and found idle before this one.
+        places: where evidence, temporary files and models lie; empty where the campaign asks for nothing.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-lease-v1"], pydantic.Field(alias="schema")] = "pytest-laguna-lease-v1"
@@ -63,3 +77,4 @@ class LeaseStart(Schema):
     environment: dict[str, str]
     cores: list[pydantic.NonNegativeInt]
     cleared: list[Token]
+    places: list[Place] = pydantic.Field(default_factory=list)

@@ -18,6 +18,7 @@ from pytest_laguna.evidence.idle import Lane
 from pytest_laguna.evidence.schemas import Schema
 from pytest_laguna.machine import leases
 from pytest_laguna.machine.cards import Card
+from pytest_laguna.machine.doctor_xpu import Check, XpuDoctor, XpuNeeds
 from pytest_laguna.machine.errors import CardError, LeaseError
 from pytest_laguna.machine.sources import card_source
 from pytest_laguna.verdict import UnusableEvidenceError
@@ -77,8 +78,9 @@ class LaneReport(Schema):
         lane: ``cpu``, ``cuda`` or ``xpu``.
         interpreter: the engine's Python.
         cards: what there is.
-        engine: None when it could not be asked.
+        engine: None when it could not be asked, and on the xpu lane, whose checks say it.
         problems: why the lane is not ready; empty when it is.
+        checks: every prerequisite of the xpu lane, met or not; empty on the others.
     """
 
     lane: Lane
@@ -86,6 +88,7 @@ class LaneReport(Schema):
     cards: list[CardReport]
     engine: Engine | None
     problems: list[Problem]
+    checks: list[Check] = pydantic.Field(default_factory=list)
 
 
 class LeaseReport(Schema):
@@ -136,6 +139,7 @@ class DoctorReport(Schema):
             if report.engine is not None:
                 engine = report.engine
                 lines.append(f"  Python {engine.python}, torch {engine.torch}, vLLM {engine.vllm} on {engine.device}")
+            lines += [f"  {check.name}: {check.found}" for check in report.checks if check.mend is None]
             lines += _mending(report.problems)
         current = [lease for lease in self.leases if lease.state != "released"]
         lines.append("leases:" if current else "leases: none")
@@ -148,16 +152,36 @@ def _mending(problems: list[Problem]) -> list[str]:
     return [line for problem in problems for line in (f"  - {problem.found}", f"    mend: {problem.mend}")]
 
 
-def diagnose(interpreters: Mapping[Lane, Path], *, directory: Path | None = None) -> DoctorReport:
+def diagnose(
+    interpreters: Mapping[Lane, Path], *, directory: Path | None = None, needs: XpuNeeds | None = None
+) -> DoctorReport:
     """Look at lanes and leases; nothing is changed and no device context is created in this process.
 
     Args:
         interpreters: for each lane to look at, the Python that runs its engine.
         directory: where leases live; the default is the machine's place.
+        needs: what a campaign asks of an XPU's host; None asks what every one of them does.
     """
     found, problems, remarks = _leases(directory)
-    lanes = [_lane(lane, interpreter) for lane, interpreter in interpreters.items()]
+    asked = needs or XpuNeeds(settings=None, sealed_root=Path("sealed"), project=Path())
+    lanes = [
+        _xpu_lane(XpuDoctor(interpreter, asked)) if lane == "xpu" else _lane(lane, interpreter)
+        for lane, interpreter in interpreters.items()
+    ]
     return DoctorReport(lanes=lanes, leases=found, problems=problems, remarks=remarks)
+
+
+def _xpu_lane(doctor: XpuDoctor) -> LaneReport:
+    checks = doctor.look()
+    problems = [
+        Problem(found=f"{check.name}: {check.found}", mend=check.mend) for check in checks if check.mend is not None
+    ]
+    try:
+        cards = [_reported(card) for card in doctor.source.discover()]
+    except (CardError, UnusableEvidenceError):  # a check has told it
+        cards = []
+    interpreter = str(doctor.interpreter)
+    return LaneReport(lane="xpu", interpreter=interpreter, cards=cards, engine=None, problems=problems, checks=checks)
 
 
 def _lane(lane: Lane, interpreter: Path) -> LaneReport:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +47,8 @@ def run(program: Path, words: Sequence[str]) -> Done:
         words: its arguments.
 
     Raises:
-        CardError: it is missing, changed while it ran, failed, printed to standard error or took too long.
+        CardError: it is missing, changed while it ran, became another program, failed, printed to standard error or
+            took too long.
     """
     command = (str(program), *words)
     shown = f"xpu: {' '.join(command)}"
@@ -66,6 +68,7 @@ def run(program: Path, words: Sequence[str]) -> Done:
         raise CardError(found, "apt-get install xpu-smi") from error
     with child:
         try:
+            _require_image(child, executable, shown)
             output, errors = child.communicate(timeout=DEADLINE_SECONDS)
         except subprocess.TimeoutExpired as error:
             child.kill()
@@ -78,3 +81,27 @@ def run(program: Path, words: Sequence[str]) -> Done:
     if files.sha256_file(executable) != before:
         raise CardError(f"{shown}: {executable} changed while it ran", "wait until its package is installed")
     return Done(command, str(executable), before, child.pid, output.decode(errors="replace"))
+
+
+def _require_image(child: subprocess.Popen[bytes], executable: Path, shown: str) -> None:
+    """See that the process runs the file that was hashed, for as long as it lives; one that has ended has no image.
+
+    Raises:
+        CardError: it runs another; it is killed.
+    """
+    try:
+        seen = Path(f"/proc/{child.pid}/exe").stat()
+    except OSError:
+        return
+    expected = _image(executable)
+    if not os.path.samestat(seen, expected.stat()):
+        child.kill()
+        raise CardError(f"{shown}: process {child.pid} runs another file; expected {expected}", "run it by hand")
+
+
+def _image(executable: Path) -> Path:
+    """The file that the kernel runs: of a script, its interpreter."""
+    with executable.open("rb") as stream:
+        first = stream.readline(4096)
+    words = first.removeprefix(b"#!").split()
+    return Path(os.fsdecode(words[0])).resolve() if first.startswith(b"#!") and words else executable

@@ -244,7 +244,8 @@ def test_the_doctor_looks_at_every_lane_and_judges_the_one_that_is_named() -> No
     missing = laguna("doctor", "--device=xpu")
     assert missing.returncode == 23
     assert missing.stdout.startswith("xpu: not ready\n")
-    assert "  - xpu: vLLM " in missing.stdout
+    assert "  - cards: xpu: /usr/bin/xpu-smi discovery -j: cannot be run" in missing.stdout
+    assert "    mend: apt-get install xpu-smi\n" in missing.stdout
 
 
 def test_the_doctor_knows_three_lanes() -> None:

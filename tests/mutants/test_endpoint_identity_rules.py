@@ -62,12 +62,17 @@ def drop(path: str) -> Change:
     return change
 
 
+RUNTIME = {
+    "host": {"kernel": "6.17.0", "driver": "built in", "packages": {}},
+    "closure": {"libraries": [], "absent": []},
+}
 V, N = Verdict.VOID, Verdict.NOT_PROVEN
 MUTANTS: list[tuple[str, Change, Verdict, str]] = [
     ("models-unchanged-around-legs", drop("models_around|02-B1"), N, "02-B1: the models were not looked at around it"),
     ("models-unchanged-around-legs", put("models_around|01-A1|after|looked_at", 2), N, "after 01-A1: 2 of 3 model fil"),
     ("models-unchanged-around-legs", put("models_around|02-B1|before|changes", ["m: x"]), V, "before 02-B1: m: x"),
     ("as-in-gate-2", put("engine|content|program", "2" * 64), V, "the engine's program are not those of gate 2"),
+    ("as-in-gate-2", put("engine|runtime", RUNTIME), V, "what the engine stands on below Python is not that of gate 2"),
     ("as-in-gate-2", put("models|folders|0|files|0|sha256", "2" * 64), V, "model file target/config.json is 2222"),
 ]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_laguna.analysis.device_runtime import RUNTIME_RULES
 from pytest_laguna.analysis.engine_identity import BEFORE_ARMS, IDENTITY_RULES, judge_identity
 from pytest_laguna.analysis.identity_case import IdentityCase
 from pytest_laguna.evidence import files
@@ -16,6 +17,9 @@ from pytest_laguna.evidence.arm_record import Arm, ArmRecord, MappedFile, RankPr
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
 from pytest_laguna.verdict import Verdict
 from tests.unit.engine import support
+
+GOOD = dict.fromkeys(IDENTITY_RULES) | dict.fromkeys(RUNTIME_RULES, (None, "not applicable: no part of it is an XPU's"))
+"""What every rule says of a good case that is no XPU's."""
 
 Values = dict[str, Any]
 Change = Callable[[Values], None]
@@ -575,11 +579,11 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
 
 
 def test_a_good_case_satisfies_every_rule() -> None:
-    assert judge_identity(_case(_good())) == dict.fromkeys(IDENTITY_RULES)
+    assert judge_identity(_case(_good())) == GOOD
 
 
 def test_every_rule_has_a_mutant() -> None:
-    assert {rule for rule, *_ in MUTANTS} == set(IDENTITY_RULES)
+    assert {rule for rule, *_ in MUTANTS} == set(IDENTITY_RULES) - set(RUNTIME_RULES)  # they have a file of their own
     assert set(BEFORE_ARMS) <= set(IDENTITY_RULES)
 
 
@@ -605,7 +609,7 @@ def test_before_the_arms_only_what_is_known_then_is_needed() -> None:
     values = _good()
     values["ranks"], values["packets"], values["identity"]["engine_after"] = {}, {}, None
     found = judge_identity(_case(values))
-    assert [found[rule] for rule in BEFORE_ARMS] == [None] * len(BEFORE_ARMS)
+    assert [found[rule] for rule in BEFORE_ARMS] == [GOOD[rule] for rule in BEFORE_ARMS]
 
 
 def test_what_an_arm_compiled_for_itself_may_be_gone_with_its_caches_and_no_other_file() -> None:
@@ -613,7 +617,7 @@ def test_what_an_arm_compiled_for_itself_may_be_gone_with_its_caches_and_no_othe
     hashed = values["identity"]["binaries"]
     values["identity"]["binaries"] = [binary for binary in hashed if COMPILED not in binary["path"]]
     assert len(values["identity"]["binaries"]) < len(hashed)
-    assert judge_identity(_case(values)) == dict.fromkeys(IDENTITY_RULES)
+    assert judge_identity(_case(values)) == GOOD
     foreign = f"{_directory('eager')}/{COMPILED}"
     values["ranks"]["q1"][0].extend(_mapped(foreign))
     found = judge_identity(_case(values))["binaries-on-disk"]
@@ -629,13 +633,13 @@ def test_the_ranks_of_an_arm_may_compile_different_files_and_take_each_others_na
         _also_mapped(f"{place}{deleted}", f"ranks|{arm}|1")(values)
         _also_mapped(place, f"ranks|{arm}|0")(values)
         _also_mapped(f"{place}.of-rank-1", f"ranks|{arm}|1")(values)
-    assert judge_identity(_case(values)) == dict.fromkeys(IDENTITY_RULES)
+    assert judge_identity(_case(values)) == GOOD
 
 
 def test_a_commit_in_the_tree_of_what_is_frozen_file_by_file_changes_no_engine() -> None:
     values = _good()
     values["identity"]["engine_after"]["distributions"][2]["editable"]["commit"] = "1" * 40
-    assert judge_identity(_case(values)) == dict.fromkeys(IDENTITY_RULES)
+    assert judge_identity(_case(values)) == GOOD
     values["identity"]["engine_after"]["distributions"][3]["editable"]["commit"] = "1" * 40
     where = f"distributions {SITE}/an-editable-one.dist-info editable commit"
     told = f"the engine's {where}: {'f' * 40} before and {'1' * 40} after; let nothing write, link or chmod there"
@@ -654,9 +658,9 @@ def test_without_the_native_validator_its_rule_is_not_applicable() -> None:
 def test_an_engine_without_a_name_is_the_one_that_runs_the_gate() -> None:
     values = _good()
     values["interpreter"], values["identity"]["python"] = None, "/engine/bin/python"
-    assert judge_identity(_case(values)) == dict.fromkeys(IDENTITY_RULES)
+    assert judge_identity(_case(values)) == GOOD
     values["interpreter"] = "/engine/bin/python"
-    assert judge_identity(_case(values)) == dict.fromkeys(IDENTITY_RULES)
+    assert judge_identity(_case(values)) == GOOD
 
 
 def test_the_identity_is_read_back_as_it_was_written() -> None:

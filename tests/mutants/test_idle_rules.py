@@ -130,6 +130,13 @@ MUTANTS: list[tuple[str, str, Callable[[Facts], None], str, str]] = [
         "VOID",
         "row is named 'python'; expected 'xpu-smi'",
     ),
+    (
+        "observer-accounted",
+        "after",
+        _set("f" * 64, *LOOK, "observer", "executable_sha256"),
+        "VOID",
+        "2 files of xpu-smi looked; expected one, with one digest",
+    ),
     (  # an xpu-smi that is not our child
         "observer-accounted",
         "after",

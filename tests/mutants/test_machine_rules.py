@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,9 @@ from pytest_laguna.analysis.lease import MASKS, Session, judge_machine, judge_pr
 from pytest_laguna.evidence import files, leased_cards, root
 from pytest_laguna.evidence.host import HostAudit, HostLimits, HostState, KernelLog, difference
 from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, SeenProcess
+from pytest_laguna.evidence.leased_cards import LeaseTerms
 from pytest_laguna.evidence.machine import MachineEvidence, read_machine
+from pytest_laguna.evidence.placement import BlockDevice, Place, StorageRule
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.machine.cards import Card, CardSource
 from pytest_laguna.machine.cards_cpu import CpuCards
@@ -242,6 +245,64 @@ def test_so_it_is_when_an_attempt_is_verified(gate: int, content: bytes | None, 
     analysis = files.read_canonical_json(attempt / root.ANALYSIS)
     assert isinstance(analysis, dict)
     assert (analysis["verdict"], str(analysis["reason"]).partition(":")[0]) == ("VOID", "only/note.json")
+
+
+PLACE = Place(
+    purpose="evidence",
+    path="/fast/sealed",
+    real="/fast/sealed",
+    file_system="ext4",
+    source="/dev/nvme0n1p2",
+    device="259:2",
+    hardware=[BlockDevice(path="/devices/pci0000:00/0000:01:00.0/nvme/nvme0/nvme0n1/nvme0n1p2", removable=False)],
+)
+PLACES = [PLACE, PLACE.model_copy(update={"purpose": "temporary"})]
+TERMS = LeaseTerms(card="core 0", storage=StorageRule(file_systems=["ext4"], drivers=["nvme"]))
+
+
+def _placed(evidence: MachineEvidence, **changed: Any) -> MachineEvidence:
+    assert evidence.lease is not None
+    return dataclasses.replace(evidence, lease=evidence.lease.model_copy(update={"places": PLACES} | changed))
+
+
+def _elsewhere(evidence: MachineEvidence) -> MachineEvidence:
+    moved = PLACE.model_copy(update={"purpose": "target", "file_system": "nfs4", "source": "server:/models"})
+    return _placed(evidence, places=[*PLACES, moved])
+
+
+TERM_MUTANTS: dict[str, tuple[Callable[[MachineEvidence], MachineEvidence], Verdict, str]] = {
+    "a model on the network": (
+        _elsewhere,
+        Verdict.VOID,
+        "lease.json: storage-internal: target /fast/sealed lies on server:/models (nfs4, 259:2); expected one of ext4",
+    ),
+    "evidence whose place is not recorded": (
+        lambda e: _placed(e, places=PLACES[1:]),
+        Verdict.NOT_PROVEN,
+        "lease.json: storage-internal: where evidence lies is not recorded",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TERM_MUTANTS)
+def test_disks_of_another_kind_are_found(name: str, good: MachineEvidence) -> None:
+    change, verdict, reason = TERM_MUTANTS[name]
+    ((found, text),) = judge_machine(change(good), IDLE, HOST, SESSION, TERMS)
+    assert found is verdict
+    assert text.startswith(reason)
+
+
+def test_a_card_of_another_kind_is_found(good: MachineEvidence) -> None:
+    terms = TERMS.model_copy(update={"card": "Intel(R) Arc(TM) Pro B70 Graphics"})
+    ((verdict, text),) = judge_machine(_placed(good), IDLE, HOST, SESSION, terms)
+    assert verdict is Verdict.VOID
+    told = "lease.json: card-named: card cpu-slot-0 is 'core 0'; expected 'Intel(R) Arc(TM) Pro B70 Graphics'"
+    assert text == told
+
+
+def test_cards_and_disks_of_the_campaigns_kind_have_nothing_against_them(good: MachineEvidence) -> None:
+    assert judge_machine(_placed(good), IDLE, HOST, SESSION, TERMS) == []
+    assert judge_machine(good, IDLE, HOST, SESSION, LeaseTerms()) == []
 
 
 def test_cards_in_another_order_are_not_those_of_the_session(good: MachineEvidence) -> None:

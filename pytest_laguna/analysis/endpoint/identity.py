@@ -11,7 +11,7 @@ from pytest_laguna.analysis.engine_identity import BEFORE_ARMS, IDENTITY_RULES
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.identity_case import IdentityCase
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity, EngineContent, ModelFiles
-from pytest_laguna.verdict import Verdict
+from pytest_laguna.verdict import JSON, Verdict
 
 ENGINE_RULES = (*BEFORE_ARMS, "engine-unchanged")
 """The rules of the exact diagnostic that need no arm."""
@@ -63,11 +63,19 @@ def as_in_gate_2(identity: DiagnosticIdentity, proven: DiagnosticIdentity | None
     for name in EngineContent.model_fields:
         if getattr(identity.engine.content, name) != getattr(proven.engine.content, name):
             return Verdict.VOID, f"the engine's {name} are not those of gate 2"
+    if _below_python(identity) != _below_python(proven):
+        return Verdict.VOID, "what the engine stands on below Python is not that of gate 2"
     seen, expected = _contents(identity.models), _contents(proven.models)
     for path in sorted(seen.keys() | expected.keys()):
         if seen.get(path) != expected.get(path):
             return Verdict.VOID, f"model file {path} is {seen.get(path, 'absent')}; gate 2 had {expected.get(path)}"
     return None
+
+
+def _below_python(identity: DiagnosticIdentity) -> tuple[str, JSON] | None:
+    """The libraries, wherever they lie, and the operating system's part; None on every lane but xpu."""
+    runtime = identity.engine.runtime
+    return None if runtime is None else (runtime.closure.digest, runtime.host.canonical())
 
 
 def _contents(models: ModelFiles) -> Mapping[str, str]:

@@ -32,12 +32,11 @@ def test_an_unset_lane_imports_and_does_nothing() -> None:
     assert imported_after_register({}) == []
 
 
-@pytest.mark.parametrize("lane", ["cuda", "xpu"])
 @pytest.mark.parametrize("asked", ["0", "1"])
-def test_a_device_lane_changes_of_this_vllm_what_it_is_asked_to_and_nothing_else(lane: str, asked: str) -> None:
+def test_the_cuda_lane_changes_of_this_vllm_what_it_is_asked_to_and_nothing_else(asked: str) -> None:
     program = (
         "import os\n"
-        f"os.environ.update({{'LAGUNA_LANE': {lane!r}, 'LAGUNA_COLLECTIVE_BREAKS': {asked!r}}})\n"
+        f"os.environ.update({{'LAGUNA_LANE': 'cuda', 'LAGUNA_COLLECTIVE_BREAKS': {asked!r}}})\n"
         "from pytest_laguna.engine import plugin\n"
         "plugin.register()\n"
         "from vllm.distributed.parallel_state import GroupCoordinator\n"
@@ -49,6 +48,17 @@ def test_a_device_lane_changes_of_this_vllm_what_it_is_asked_to_and_nothing_else
     seen = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     group = "pytest_laguna.engine.compat.collectives" if asked == "1" else "vllm.distributed.parallel_state"
     assert seen.stdout.splitlines()[-1] == str([group, *["vllm.utils.network_utils"] * 2])
+
+
+def test_the_xpu_lane_needs_its_kernels() -> None:
+    """What it asks of a process that has them is in ``tests/lanes``."""
+    program = "from pytest_laguna.engine import plugin; plugin.register()"
+    environment = {**os.environ, "LAGUNA_LANE": "xpu"}
+    seen = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False, text=True)
+    assert seen.returncode == 1
+    told = seen.stderr.splitlines()[-1]
+    assert told.startswith("RuntimeError: xpu: vllm_xpu_kernels.flash_attn_interface cannot be imported (No module")
+    assert told.endswith("expected vllm-xpu-kernels: run laguna doctor")
 
 
 @pytest.mark.parametrize("value", ["", "true", "2"])
@@ -66,11 +76,12 @@ def test_any_other_lane_is_refused_by_name(lane: str, monkeypatch: pytest.Monkey
         plugin.register()
 
 
-def test_an_unknown_defect_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAGUNA_LANE", "xpu")
-    monkeypatch.setenv("LAGUNA_PLANTED", "wrong")
-    with pytest.raises(ValueError, match="'wrong' is not a valid Planted"):
-        plugin.register()
+def test_an_unknown_defect_is_refused_by_name() -> None:
+    program = "from pytest_laguna.engine import plugin; plugin.register()"
+    environment = {**os.environ, "LAGUNA_LANE": "cuda", "LAGUNA_PLANTED": "wrong"}
+    seen = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False, text=True)
+    assert seen.returncode == 1
+    assert seen.stderr.splitlines()[-1] == "ValueError: 'wrong' is not a valid Planted"
 
 
 def test_another_vllm_is_refused_before_anything_of_it_is_imported(tmp_path: Path) -> None:

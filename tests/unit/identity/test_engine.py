@@ -105,7 +105,8 @@ def judge(engine: EngineIdentity) -> dict[str, str]:
         binaries=[],
     )
     found = judge_identity(IdentityCase(identity, {}, {}, "native"))
-    return {rule: finding[1] for rule in BEFORE_ARMS if (finding := found[rule]) is not None}
+    judged = {rule: found[rule] for rule in BEFORE_ARMS}
+    return {rule: finding[1] for rule, finding in judged.items() if finding is not None and finding[0] is not None}
 
 
 def test_the_engine_is_described_and_its_copies_are_the_frozen_ones(engine: Path, tmp_path: Path) -> None:

@@ -3,6 +3,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
+import subprocess
+import time
 from typing import Any
 
 import pytest
@@ -137,12 +140,27 @@ def test_a_missing_tool_names_the_command_that_installs_it(xpu: XpuCards, xpu_ho
 
 def test_a_tool_that_hangs_is_ended(xpu: XpuCards, xpu_host: XpuHost, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = str(10**6 + os.getpid())  # so that the process is known
-    xpu_host.program.write_text(f"#!/bin/sh\nexec sleep {seconds}\n")
+    xpu_host.program.write_text(f"#!/bin/sh\n: {seconds}\nwhile :; do :; done\n")
     monkeypatch.setattr(xpu_smi, "DEADLINE_SECONDS", 0.3)
     with pytest.raises(CardError, match=r"no answer in 0.3 s"):
         xpu.discover()
     left = [process_table.arguments(process.pid) for process in descent.live_processes()]
     assert not [words for words in left if seconds in words or str(xpu_host.program) in words]
+
+
+def test_a_tool_that_becomes_another_program_is_refused(xpu_host: XpuHost) -> None:
+    xpu_host.program.write_text("#!/bin/sh\nexec /bin/sleep 300\n")
+    done = subprocess.Popen([str(xpu_host.program)])
+    try:
+        while process_table.arguments(done.pid)[:1] != ["/bin/sleep"]:
+            time.sleep(0.001)
+        with pytest.raises(CardError, match=rf"process {done.pid} runs another file; expected .*: run it by hand"):
+            xpu_smi._require_image(done, xpu_host.program.resolve(), "xpu: xpu-smi ps -j")
+        assert done.wait(5) == -signal.SIGKILL
+    finally:
+        done.kill()
+        done.wait()
+    xpu_smi._require_image(done, xpu_host.program.resolve(), "one that has ended")
 
 
 def test_a_tool_that_is_replaced_while_it_runs_is_refused(xpu: XpuCards, xpu_host: XpuHost) -> None:

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the xpu lane asks of a vLLM process; nothing of what it computes is changed.
+
+Names read in vLLM 0.26.0, 0.32.0 and 0.33.0, and in vllm-xpu-kernels 0.1.12.3 and 0.1.16.2.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from typing import Any
+
+import torch
+
+from pytest_laguna.engine.compat import attention_layers
+from pytest_laguna.engine.compat.start_up import after_start_up
+
+INTERFACE = "vllm_xpu_kernels.flash_attn_interface"
+COMMUNICATOR = "XpuCommunicator"
+BACKEND = "xccl"
+GRAPHS = "VLLM_USE_BREAKABLE_CUDAGRAPH"
+
+
+@functools.cache
+def install_xpu_lane() -> None:
+    """Make attention in plain torch an error in this process, and look at its worker when that has started; once.
+
+    The kernels' package swallows the reason for which its compiled attention cannot be loaded, and where it was not
+    compiled for what it is asked it goes on in plain torch with a warning: "falling back to PyTorch reference
+    attention". Neither may happen in an arm, a packet or a server.
+
+    Raises:
+        RuntimeError: the kernels' package, or its compiled attention, cannot be loaded.
+    """
+    try:
+        interface = importlib.import_module(INTERFACE)
+    except ImportError as error:
+        message = f"xpu: {INTERFACE} cannot be imported ({error}); expected vllm-xpu-kernels: run laguna doctor"
+        raise RuntimeError(message) from error
+    if not interface.FA2_AVAILABLE:
+        reason = getattr(interface, "FA2_UNAVAILABLE_REASON", "it does not say why")  # 0.1.12.3 does not
+        message = f"xpu: compiled attention cannot be loaded ({reason}); expected _vllm_fa2_C: run laguna doctor"
+        raise RuntimeError(message)
+    attention_layers.forbid_fallbacks("xpu")
+    after_start_up("xpu", require_xpu_worker)
+
+
+def require_xpu_worker(worker: Any) -> None:
+    """See that a worker runs on an XPU, with the graphs and the communication that its arm asks for.
+
+    Graphs come through vLLM's own swap: its XPU runner puts ``torch.xpu``'s classes in the place of ``torch.cuda``'s,
+    where a breakable capture looks them up. Where torch has no such graphs vLLM goes on without any.
+
+    Raises:
+        RuntimeError: one of them is another; what was found is named.
+    """
+    accelerator = torch.accelerator.current_accelerator()
+    seen = (worker.device.type, None if accelerator is None else accelerator.type)
+    if seen != ("xpu", "xpu"):
+        message = f"xpu: worker and accelerator are on {seen}; expected the XPU for both; see which torch is installed"
+        raise RuntimeError(message)
+    if os.environ.get(GRAPHS) == "1":
+        _require_graphs(worker)
+    if worker.vllm_config.parallel_config.world_size > 1:
+        _require_communication()
+
+
+def _require_graphs(worker: Any) -> None:
+    mode = worker.vllm_config.compilation_config.cudagraph_mode.name
+    if mode != "PIECEWISE":
+        message = f"xpu: vLLM made {mode} of the graphs' mode; expected PIECEWISE; its log says what torch lacks"
+        raise RuntimeError(message)
+    used: Any = torch.cuda.CUDAGraph
+    if used is not torch.xpu.XPUGraph:
+        message = f"xpu: captures would use {used.__module__}; expected torch.xpu.XPUGraph in its place"
+        raise RuntimeError(message)
+
+
+def _require_communication() -> None:
+    from vllm.distributed import get_tp_group  # noqa: PLC0415 - there is a group once a worker has started
+
+    group = get_tp_group()
+    communicator = type(group.device_communicator).__name__
+    backend = torch.distributed.get_backend(group.device_group)
+    if (communicator, backend) != (COMMUNICATOR, BACKEND):
+        message = f"xpu: ranks sum through {communicator} over {backend}; expected {COMMUNICATOR} over {BACKEND}"
+        raise RuntimeError(message)

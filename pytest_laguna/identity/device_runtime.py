@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resolves what the kernels of an XPU's engine would load, without loading any of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_laguna.evidence.closure import AbsentLibrary, Closure
+from pytest_laguna.evidence.engine_identity import EngineState
+from pytest_laguna.evidence.xpu_stack import KERNELS, TORCH
+from pytest_laguna.identity.closure import libraries_below, resolve_closure, system_directories
+
+PACKAGE = "vllm_xpu_kernels"
+DRIVER = "libze_intel_gpu.so.1"
+"""Level Zero's loader opens it by this name: no library asks the linker for it. Source: level-zero, its loader."""
+
+
+def kernel_closure(state: EngineState, system: tuple[Path, ...] | None = None) -> Closure:
+    """Everything that the kernels' package needs, with torch's libraries and the runtime's as torch finds them.
+
+    Args:
+        state: of the engine.
+        system: where the operating system has libraries; None for the linker's own directories.
+
+    Raises:
+        IdentityError: a library cannot be read.
+    """
+    package = _beside(state, KERNELS, PACKAGE)
+    torch = _beside(state, TORCH, "torch/lib")
+    if package is None or not package.is_dir():
+        return Closure(libraries=[], absent=[AbsentLibrary(name=PACKAGE, needed_by=state.interpreter, renamed=None)])
+    # The runtime that comes through pip lies in the environment's own lib, where torch's libraries look for it.
+    search = [place for place in (torch, Path(state.prefix) / "lib") if place is not None]
+    places = system_directories() if system is None else system
+    drivers = [place / DRIVER for place in places if (place / DRIVER).is_file()]
+    closure = resolve_closure([*libraries_below(package), *drivers[:1]], search)
+    if drivers:
+        return closure
+    absent = AbsentLibrary(name=DRIVER, needed_by="Level Zero's loader", renamed=None)
+    return closure.model_copy(update={"absent": [*closure.absent, absent]})
+
+
+def _beside(state: EngineState, name: str, below: str) -> Path | None:
+    """A directory beside a distribution's metadata."""
+    return next((Path(metadata).parent / below for metadata in _metadata(state, name)), None)
+
+
+def _metadata(state: EngineState, name: str) -> Iterator[str]:
+    for found in state.distributions:
+        if re.sub(r"[-_.]+", "-", found.name).lower() == name:
+            yield found.metadata

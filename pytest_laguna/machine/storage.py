@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds on which file system and on which disk a path lies, from the kernel's files.
+
+Sources: ``proc_pid_mountinfo(5)``; Linux ``Documentation/ABI/testing/sysfs-devices-removable`` and
+``Documentation/ABI/testing/sysfs-block``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_laguna.evidence.placement import BlockDevice, Place, Purpose
+from pytest_laguna.machine.errors import CardError
+
+_REMOVABLE = frozenset({"1", "removable"})
+"""A disk says ``1``, and a device of PCI or USB ``removable``."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Mount:
+    """One line of mountinfo that matters here."""
+
+    point: str
+    device: str
+    file_system: str
+    source: str
+
+
+def find_place(
+    purpose: Purpose, path: Path, *, sys: Path = Path("/sys"), mounts: Path = Path("/proc/self/mountinfo")
+) -> Place:
+    """Where a path lies.
+
+    Args:
+        purpose: what lies there.
+        path: need not exist yet.
+        sys: where the kernel's device files are.
+        mounts: where it lists what is mounted.
+
+    Raises:
+        CardError: the list of mounts cannot be read, or has no mount for the path.
+    """
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100 - a link must stay one
+    real = next(place for place in (absolute, *absolute.parents) if place.exists()).resolve()
+    try:
+        listed = [_mount(line) for line in mounts.read_text(errors="surrogateescape").splitlines()]
+    except (OSError, ValueError) as error:
+        found = f"{mounts}: cannot be read ({error}); expected the kernel's list of mounts"
+        raise CardError(found, "mount /proc") from error
+    holding = [mount for mount in listed if real.is_relative_to(mount.point)]
+    if not holding:
+        raise CardError(f"{mounts}: lists no mount that holds {real}", "compare with findmnt")
+    deepest = max(len(Path(mount.point).parts) for mount in holding)
+    mount = [mount for mount in holding if len(Path(mount.point).parts) == deepest][-1]  # it covers those before it
+    return Place(
+        purpose=purpose,
+        path=str(absolute),
+        real=str(real),
+        file_system=mount.file_system,
+        source=mount.source,
+        device=mount.device,
+        hardware=sorted(_hardware(sys, sys / "dev" / "block" / mount.device), key=lambda device: device.path),
+    )
+
+
+def _mount(line: str) -> _Mount:
+    before, _, after = line.partition(" - ")
+    _, _, device, _, point, *_ = before.split(" ")
+    file_system, source, *_ = after.split(" ")
+    return _Mount(_unescaped(point), device, file_system, _unescaped(source))
+
+
+def _unescaped(text: str) -> str:
+    """Blanks, tabs, line feeds and backslashes are octal in mountinfo."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+
+
+def _hardware(sys: Path, entry: Path) -> Iterator[BlockDevice]:
+    """The disks that a block device ends in: a volume or a mirror lists what it is made of."""
+    if not entry.exists():
+        return
+    device = entry.resolve()
+    parts = sorted((device / "slaves").iterdir()) if (device / "slaves").is_dir() else []
+    for part in parts:
+        yield from _hardware(sys, part)
+    if not parts:
+        yield BlockDevice(path=f"/{device.relative_to(sys.resolve())}", removable=_removable(sys.resolve(), device))
+
+
+def _removable(sys: Path, device: Path) -> bool:
+    above = [place for place in (device, *device.parents) if place.is_relative_to(sys)]
+    return any(_text(place / "removable") in _REMOVABLE for place in above)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rule over what an XPU's engine stands on has a mutant: a good case with one fact changed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pytest_laguna.analysis.device_runtime import RUNTIME_RULES
+from pytest_laguna.analysis.identity_case import IdentityCase
+from pytest_laguna.evidence.xpu_stack import STACKS
+from pytest_laguna.verdict import Verdict
+from tests.mutants import test_engine_identity_rules as engine
+from tests.mutants.test_engine_identity_rules import Change, Values
+
+STACK = STACKS[0]
+RUNTIME, STATE = "identity|engine|runtime|", "identity|engine|state|"
+TORCH = engine.TORCH
+KERNEL = f"{engine.SITE}/vllm_xpu_kernels/_vllm_fa2_C.abi3.so"
+GONE = {"name": "libgrouped_gemm_xe_default.so", "needed_by": "_xpu_C.abi3.so", "renamed": None}
+VOID, MISSING = Verdict.VOID, Verdict.NOT_PROVEN
+
+
+def good() -> Values:
+    """An engine for an XPU, of which every process loaded what was hashed before."""
+    values = engine._good()
+    engine._also_mapped(KERNEL, *[f"ranks|{arm}|{rank}" for arm in values["ranks"] for rank in (0, 1)])(values)
+    installed = values["identity"]["engine"]["state"]["distributions"]
+    for number, (name, version) in enumerate((("torch", STACK.torch), ("vllm", STACK.vllm))):
+        installed[number] |= {"name": name, "version": f"{version}+xpu"}
+    installed.append(engine._distribution("vllm_xpu_kernels") | {"version": STACK.kernels})
+    digests = {KERNEL: "7" * 64, TORCH: engine.DIGESTS[TORCH]}
+    values["identity"]["engine"]["runtime"] = {
+        "host": {"kernel": "6.17.0", "driver": "built in", "packages": {}},
+        "closure": {
+            "libraries": [
+                {"path": path, "link": None, "target": path, "soname": None, "needed": [], "sha256": digest}
+                for path, digest in digests.items()
+            ],
+            "absent": [],
+        },
+    }
+    return values
+
+
+def case(values: Values, lane: str = "xpu") -> IdentityCase:
+    made = engine._case(values)
+    arms = {
+        arm: record.model_copy(update={"request": record.request.model_copy(update={"lane": lane})})
+        for arm, record in made.arms.items()
+    }
+    return dataclasses.replace(made, arms=arms)
+
+
+MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
+    (
+        "stack-fits",
+        "another torch",
+        engine._at(f"{STATE}distributions|0|version", "2.8.0+xpu"),
+        VOID,
+        f"torch 2.8.0+xpu does not go with vllm {STACK.vllm}+xpu; expected {STACK}",
+    ),
+    (
+        "stack-fits",
+        "no kernels",
+        engine._without(f"{STATE}distributions|-1"),
+        VOID,
+        "vllm-xpu-kernels absent does not go with",
+    ),
+    ("closure-whole", "not recorded", engine._at("identity|engine|runtime", None), MISSING, "is not recorded"),
+    ("closure-whole", "nothing found", engine._at(f"{RUNTIME}closure|libraries", []), MISSING, "it is not installed"),
+    (
+        "closure-whole",
+        "two are missing",
+        engine._at(f"{RUNTIME}closure|absent", [GONE, GONE | {"name": "libsycl.so.9"}]),
+        VOID,
+        "libgrouped_gemm_xe_default.so: needed by _xpu_C.abi3.so, and in none of its directories, and 1 more",
+    ),
+    ("closure-whole", "no driver", engine._at(f"{RUNTIME}host|driver", None), VOID, "its driver xe is not loaded"),
+    ("closure-mapped", "not recorded", engine._at("identity|engine|runtime", None), MISSING, "is not recorded"),
+    (
+        "closure-mapped",
+        "another copy",
+        engine._also_mapped("/opt/intel/lib/libtorch_cpu.so", "ranks|q1|0"),
+        VOID,
+        f"q1 rank 0: mapped /opt/intel/lib/libtorch_cpu.so; expected {TORCH}, which was hashed before",
+    ),
+    (
+        "closure-mapped",
+        "rebuilt",
+        engine._at(f"{RUNTIME}closure|libraries|0|sha256", "8" * 64),
+        VOID,
+        f"q1 rank 0: {KERNEL} is {'7' * 64}; expected {'8' * 64}, hashed before",
+    ),
+]
+
+
+def test_a_good_case_satisfies_every_rule() -> None:
+    for lane in ("xpu", "cpu"):  # what is recorded is judged whatever the arms say
+        assert {name: rule(case(good(), lane)) for name, rule in RUNTIME_RULES.items()} == dict.fromkeys(RUNTIME_RULES)
+
+
+def test_every_rule_has_a_mutant() -> None:
+    assert {rule for rule, *_ in MUTANTS} == set(RUNTIME_RULES)
+
+
+@pytest.mark.parametrize(
+    ("rule", "change", "verdict", "reason"),
+    [(rule, change, verdict, reason) for rule, _, change, verdict, reason in MUTANTS],
+    ids=[f"{rule}-{name}" for rule, name, *_ in MUTANTS],
+)
+def test_the_mutant_is_caught_by_its_rule(rule: str, change: Change, verdict: Verdict, reason: str) -> None:
+    values = good()
+    change(values)
+    finding = RUNTIME_RULES[rule](case(values))
+    assert finding is not None
+    assert finding[0] is verdict
+    assert reason in finding[1]
+    assert "\n" not in finding[1]
+
+
+def test_modules_of_one_name_are_of_several_packages() -> None:
+    values = good()
+    engine._also_mapped("/engine/lib/other/_vllm_fa2_C.abi3.so", "ranks|q1|0")(values)
+    assert RUNTIME_RULES["closure-mapped"](case(values)) is None

@@ -26,6 +26,10 @@ from pytest_laguna.machine import cards_cpu, choice
 class Slots(cards_cpu.CpuCards):
     lane = "cuda"
 
+    def environment(self, cards):
+        shown = ",".join(card.identity for card in cards)
+        return {"CUDA_VISIBLE_DEVICES": shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
 choice.card_source = lambda lane, requested: Slots(1000)
 """
 

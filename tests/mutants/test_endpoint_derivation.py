@@ -66,6 +66,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
         case = Case(directory, "good")
         case.leg, case.sequence = leg, sequence  # type: ignore[assignment]
         case.directory = reader.leg_directory(endpoint, sequence, case.leg)
+        case.looks_seconds = 1.0  # as long as the looks of ``surround`` take
         case.run()
         time.sleep(SECONDS_BETWEEN_LEGS)
     write_attempt(attempt, [])

@@ -47,6 +47,7 @@ class Case:
         self.port = sockets.free_port()
         self.runner: ArmRunner = runner(deadline_seconds=60.0, settle_seconds=1.0)
         self.idle: bool | None = True
+        self.looks_seconds = 0.0
         self.bounds = leg.LegBounds(deadline_seconds=60.0, ready_seconds=20.0, row_seconds=2.0)
         self.start: StartServer = self._start
         self._mode = mode
@@ -79,6 +80,10 @@ class Case:
         with self.runner.start(ours, variables, directory, deadline_seconds) as server:
             yield server
 
+    def look_after(self) -> bool | None:
+        time.sleep(self.looks_seconds)
+        return self.idle
+
     def run(self) -> LegRecord:
         place = leg.LegPlace(
             interpreter=Path(sys.executable),
@@ -86,7 +91,7 @@ class Case:
             port=self.port,
             bounds=self.bounds,
             start=self.start,
-            idle_after=lambda: self.idle,
+            idle_after=self.look_after,
         )
         try:
             return leg.run_leg(self.request, self.directory, place)

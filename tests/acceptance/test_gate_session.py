@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_laguna.evidence import files
 from pytest_laguna.evidence.junit import read_junit
 from pytest_laguna.evidence.machine import read_machine
 from pytest_laguna.machine import leases
@@ -36,10 +37,16 @@ def test_gate_1_passes_and_leaves_a_sealed_verified_root(project: Project) -> No
     assert modes == {0o400}
     assert stat.S_IMODE(attempt.stat().st_mode) == 0o500
     code, gates, _ = project.verify()
-    assert (code, gates) == (
-        0,
-        [{"campaign": "demo", "lane": "cpu", "gate": 1, "attempt": 1, "verdict": "PASS", "reason": "2 clauses proven"}],
-    )
+    stated = {
+        "campaign": "demo",
+        "lane": "cpu",
+        "gate": 1,
+        "attempt": 1,
+        "verdict": "PASS",
+        "reason": "2 clauses proven",
+    }
+    assert (code, gates) == (0, [stated | {"receipt": files.sha256_file(attempt / "receipt.json")}])
+    assert f"receipt: {gates[0]['receipt']}, to keep elsewhere" in result.stdout
     receipt = json.loads((attempt / "receipt.json").read_bytes())
     assert receipt["_type"] == "https://in-toto.io/Statement/v1"
     assert {subject["name"] for subject in receipt["subject"]} >= {"junit.xml", "journal.jsonl", "analysis.json"}

@@ -30,18 +30,8 @@ def test_they_become_a_release(tmp_path: Path) -> None:
     for name in ("towncrier.toml", "CHANGELOG.md"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "changes", tmp_path / "changes")
-    command = [
-        sys.executable,
-        "-m",
-        "towncrier",
-        "build",
-        "--yes",
-        "--keep",
-        "--version",
-        "9.9.9",
-        "--date",
-        "2026-11-29",
-    ]
+    options = ["--keep", "--version", "9.9.9", "--date", "2026-11-29"]
+    command = [sys.executable, "-m", "towncrier", "build", *options]
     done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     written = (tmp_path / "CHANGELOG.md").read_text()

@@ -58,7 +58,7 @@ def freeze(path: Path) -> FrozenCampaign:
         "harness": record["harness"],
         "data": _data(),
         "protocols": _protocols(path, campaign),
-        "models": _models(campaign),
+        "models": _models(campaign, project),
     })
 
 
@@ -181,13 +181,16 @@ def _protocols(path: Path, campaign: Campaign) -> dict[str, str]:
     return {name: files.sha256_file(path.parent / name) for name in sorted(set(found))}
 
 
-def _models(campaign: Campaign) -> dict[str, dict[str, str]]:
+def _models(campaign: Campaign, project: Path) -> dict[str, dict[str, str]]:
+    """By folder as the campaign names it, which is the same on every host."""
     models = [settings.engine.model for settings in campaign.lanes.values() if settings.engine is not None]
-    folders = {
-        Path(name) for model in models if isinstance(model, ModelFolders) for name in (model.target, model.draft)
+    folders = sorted({
+        name for model in models if isinstance(model, ModelFolders) for name in (model.target, model.draft)
+    })
+    frozen = freeze_models([project / name for name in folders]).folders if folders else []
+    return {
+        name: {file.path: file.sha256 for file in folder.files} for name, folder in zip(folders, frozen, strict=True)
     }
-    frozen = freeze_models(sorted(folders)).folders if folders else []
-    return {folder.directory: {file.path: file.sha256 for file in folder.files} for folder in frozen}
 
 
 def _differing(frozen: Mapping[str, str], now: object) -> str | None:

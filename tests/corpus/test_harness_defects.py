@@ -13,21 +13,24 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 
 from pytest_laguna.analysis.host import judge_host
 from pytest_laguna.analysis.null_timing import EXACTNESS, judge_null
-from pytest_laguna.campaign import CampaignError, parse_campaign, read_campaign
+from pytest_laguna.campaign import Campaign, CampaignError, parse_campaign, read_campaign
 from pytest_laguna.engine import arms
 from pytest_laguna.engine.event_settings import ORDER, ROOT, settings_from
 from pytest_laguna.engine.launch import ArmFailedError, build_tiny_pair
 from pytest_laguna.engine.profile_directory import ProfileError
 from pytest_laguna.engine.tape_graph import CaptureError, TapeGraph, recording
+from pytest_laguna.engine_run import EngineRun
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest, Planted
 from pytest_laguna.evidence.host import BACKGROUND, HostAudit, HostLimits
+from pytest_laguna.evidence.placement import misplaced
 from pytest_laguna.evidence.profile_file import read_profile
 from pytest_laguna.evidence.root import RootError, check_root
 from pytest_laguna.evidence.schemas import parse_model
@@ -53,6 +56,7 @@ from tests.unit.analysis.test_null_timing import PLAN, analysed, pairs, start
 from tests.unit.identity import test_xpu_closure as xpu_closure
 from tests.unit.identity.test_closure import build
 from tests.unit.machine.fakes import ADDRESSES, XpuHost
+from tests.unit.machine.test_storage import Kernel
 
 PROJECT = Path(__file__).parents[2]
 DATA = PROJECT / "tests" / "data"
@@ -296,8 +300,25 @@ def test_27_two_ranks_on_one_line(tmp_path: Path) -> None:
         list(read_profile(tmp_path / "rank0.json").samples)
 
 
-def test_28_a_disk_without_owners_and_modes(tmp_path: Path) -> None:
-    """As a USB disk under ntfs3 shows itself: everything is open to everybody, and evidence does not go there."""
+@pytest.mark.parametrize(
+    ("file_system", "told"),
+    [
+        ("ntfs3", r"lies on /dev/sda1 \(ntfs3, 8:1\); expected one of ext4: keep it on an internal disk"),
+        ("ext4", "on a cable or a network; expected a disk of this host: keep it on an internal disk"),
+    ],
+)
+def test_28_a_disk_on_a_cable_without_owners_and_modes(file_system: str, told: str, tmp_path: Path) -> None:
+    """The campaign's rule of storage refuses its file system, and with another one what it hangs on."""
+    rule = read_campaign(PROJECT / "campaigns" / "laguna-persistent-kv-views.toml").lanes["xpu"].terms.storage
+    assert rule is not None
+    kernel = Kernel(tmp_path)
+    kernel.disk("8:1", "devices/pci0000:00/0000:00:14.0/usb2/2-1/host6/block/sda/sda1")
+    disk = kernel.mount("8:1", "usb", file_system, "/dev/sda1")
+    assert re.search(told, str(misplaced(kernel.place(disk / "sealed"), rule)))
+
+
+def test_28_a_root_that_is_open_to_everybody(tmp_path: Path) -> None:
+    """As such a disk shows everything; on every lane, and whatever it lies on."""
     disk = tmp_path / "usb"
     disk.mkdir()
     disk.chmod(0o777)
@@ -409,13 +430,39 @@ def test_46_a_field_by_another_name(key: str) -> None:
         parse_campaign(to_toml(content).encode(), "campaign.toml")
 
 
-@pytest.mark.parametrize("target", ["models/target", "./target", "~/target"])
-def test_47_a_path_that_depends_on_where_one_stands(target: str) -> None:
-    campaign = read_campaign(PROJECT / "campaigns" / "laguna-persistent-kv-views.toml")
-    content = campaign.model_dump(by_alias=True)
-    content["lanes"]["cpu"]["engine"]["model"] = {"target": target, "draft": "/models/draft", "prompt": "x"}
+def _campaign_of(target: str) -> Campaign:
+    """The default campaign with a pair of folders on the cpu lane."""
+    content = read_campaign(PROJECT / "campaigns" / "laguna-persistent-kv-views.toml").model_dump(by_alias=True)
+    content["lanes"]["cpu"]["engine"]["model"] = {"target": target, "draft": "models/draft", "prompt": "x"}
+    return parse_campaign(to_toml(content).encode(), "campaign.toml")
+
+
+def test_47_a_path_that_depends_on_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A campaign's folder starts from its project wherever one stands, also where another of that name lies."""
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    for place in (project, elsewhere):
+        for model in ("target", "draft"):
+            (place / "models" / model).mkdir(parents=True)
+            (place / "models" / model / "config.json").write_text(f'{{"of": "{place.name}"}}')
+    campaign, unused = _campaign_of("models/target"), cast("Any", None)
+    engine = EngineRun(campaign, "cpu", unused, unused, unused, tmp_path, project)
+    for place in (project, elsewhere, tmp_path):
+        monkeypatch.chdir(place)
+        with engine.models(Path(sys.executable)) as models:
+            assert (models.target, models.draft) == (project / "models" / "target", project / "models" / "draft")
+    monkeypatch.chdir(elsewhere)
+    (project / "models" / "target" / "config.json").unlink()
+    with (
+        pytest.raises(NotProvenError, match=rf"{re.escape(str(project))}/models/target: holds no config\.json"),
+        engine.models(Path(sys.executable)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("target", ["./models/target", "~/models/target", "../target", "$HOME/target", ""])
+def test_47_a_path_that_only_a_shell_or_a_place_resolves(target: str) -> None:
     with pytest.raises(CampaignError, match=r"lanes\.cpu\.engine\.model\."):
-        parse_campaign(to_toml(content).encode(), "campaign.toml")
+        _campaign_of(target)
 
 
 def test_48_the_name_of_a_network_interface() -> None:

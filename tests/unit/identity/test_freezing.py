@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_laguna.evidence import files
 from pytest_laguna.evidence.git import git
 from pytest_laguna.evidence.review import FrozenCampaign, Review, read_reviewed
 from pytest_laguna.evidence.schemas import read_model
@@ -15,6 +16,12 @@ from pytest_laguna.identity import freezing
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError
 from tests.demo import CAMPAIGN, Project
 
+MODELS = """
+[lanes.cpu.engine]
+model = { target = "models/target", draft = "models/draft", prompt = "x" }
+decides = "exactness"
+identical = [["graph-control", "graph-candidate"]]
+"""
 AUTHOR = ("-c", "user.name=Ada Lovelace", "-c", "user.email=ada@example.org")
 
 
@@ -62,6 +69,28 @@ def test_every_digest_is_written_beside_the_campaign(project: Project) -> None:
     assert "pytest_laguna/session.py" in frozen.harness
     assert "pytest_laguna/engine/tiny_pair/target.safetensors" in frozen.data
     assert "pytest_laguna/endpoint/suites/tiny-laguna.json" in frozen.data
+
+
+def test_models_are_those_of_the_project_wherever_one_stands(
+    project: Project, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another pair of the same name lies where one stands; the record names folders as the campaign does."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    for place in (project.directory, elsewhere):
+        for model in ("target", "draft"):
+            (place / "models" / model).mkdir(parents=True)
+            (place / "models" / model / "config.json").write_text(f"{model} of {place.name}")
+    project.campaign(CAMPAIGN + MODELS)
+    (project.directory / ".gitignore").write_text("sealed/\n__pycache__/\nmodels/\n")
+    _commit(project)
+    monkeypatch.chdir(elsewhere)
+    expected = {
+        f"models/{model}": {
+            "config.json": files.sha256_file(project.directory / "models" / model / "config.json"),
+        }
+        for model in ("target", "draft")
+    }
+    assert freezing.freeze(_campaign(project)).models == expected
 
 
 @pytest.mark.parametrize("name", ["campaign.toml", "demo_candidate/__init__.py", "checks/test_first.py", "new.py"])

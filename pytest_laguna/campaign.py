@@ -494,6 +494,12 @@ class Campaign(_Model):
         message = f"campaign {self.name} has no lane {lane}; it has {', '.join(self.lanes)}"
         raise UnusableEvidenceError(message)
 
+    def folders(self, lane: str) -> list[str]:
+        """Target and draft of a lane by their folders, as they are named; none where its pair is generated."""
+        engine = self.lane_settings(lane).engine
+        model = None if engine is None else engine.model
+        return [model.target, model.draft] if isinstance(model, ModelFolders) else []
+
     @property
     def nodeids(self) -> list[str]:
         """The node ids of all gates."""

@@ -19,8 +19,6 @@ from pytest_laguna.machine.card_program import FAILED, CardRequest, CardResult
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.verdict import JSON
 
-_TAIL_BYTES = 4096
-
 
 class CardProcessError(RuntimeError):
     """A card process that brought no value back: how it ended, and the line in which it said why."""
@@ -89,6 +87,6 @@ def _file_of(function: Callable[..., Any]) -> str:
 
 
 def _why(process: ProcessRecord, place: Path) -> str:
-    lines = (place / "stderr.log").read_bytes()[-_TAIL_BYTES:].decode(errors="replace").splitlines()
+    lines = files.read_tail(place / "stderr.log")
     said = next((line.removeprefix(FAILED) for line in reversed(lines) if line.startswith(FAILED)), None)
     return said if said is not None else str(process)

@@ -11,13 +11,14 @@ from pathlib import Path
 from pytest_laguna.analysis.clauses import Evidence
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.lease import Session, judge_machine, judge_processes, judge_records
-from pytest_laguna.analysis.review import judge_review, needs_review
+from pytest_laguna.analysis.review import Running, judge_review, needs_review
 from pytest_laguna.campaign import Campaign
-from pytest_laguna.evidence import files, review, root
-from pytest_laguna.evidence.diagnostic import NOTICE
+from pytest_laguna.evidence import event_analysis, files, review, root
+from pytest_laguna.evidence.diagnostic import DIRECTORY, NOTICE
+from pytest_laguna.evidence.endpoint_reader import read_identity
 from pytest_laguna.evidence.journal import Event
 from pytest_laguna.evidence.machine import read_machine, read_processes
-from pytest_laguna.evidence.rehearsal import read_shortened
+from pytest_laguna.evidence.rehearsal import NULL_TIMING, read_shortened
 from pytest_laguna.evidence.review import read_reviewed
 from pytest_laguna.evidence.schemas import AttemptStart
 from pytest_laguna.own_analysis import Attempted, OwnAnalysis, campaign_copy, own_analysis
@@ -44,7 +45,7 @@ def judge_raw(directory: Path, start: AttemptStart, events: Sequence[Event]) -> 
         session, terms = Session.of(start, events), settings.terms
         against += judge_machine(machine, settings.idle, settings.host, session, terms)
         if needs_review(start.gate, start.lane):
-            against += _judge_reviewed(directory, start)
+            against += _judge_reviewed(directory, start, campaign)
         own = own_analysis(Attempted(directory, start, campaign, machine.lease))
     except NotProvenError as error:
         return Evidence(machine=[*against, (Verdict.NOT_PROVEN, str(error))], notice=notice)
@@ -61,11 +62,13 @@ def _judge_gate_1(directory: Path, start: AttemptStart, against: list[Finding]) 
         return Evidence(machine=against)
     try:
         shortened = read_shortened(directory / root.EVIDENCE)
-        own = own_analysis(Attempted(directory, start, campaign, None))
-    except NotProvenError as error:
-        return Evidence(machine=[*against, (Verdict.NOT_PROVEN, str(error))])
     except UnusableEvidenceError as error:
         return Evidence(machine=[*against, (Verdict.VOID, str(error))])
+    try:
+        own = own_analysis(Attempted(directory, start, campaign, None))
+    except (NotProvenError, UnusableEvidenceError) as error:  # of its clause alone: what failed before it is told first
+        verdict = Verdict.NOT_PROVEN if isinstance(error, NotProvenError) else Verdict.VOID
+        return Evidence(machine=against, clauses={NULL_TIMING: (verdict, str(error))}, unexercised=shortened)
     evidence = _with_own(own, against, "")
     return dataclasses.replace(evidence, unexercised=[*evidence.unexercised, *shortened])
 
@@ -77,11 +80,25 @@ def _with_own(own: OwnAnalysis | None, against: list[Finding], notice: str) -> E
     return Evidence(machine=against, clauses=found, unexercised=own.unexercised, figures=own.figures, notice=notice)
 
 
-def _judge_reviewed(directory: Path, start: AttemptStart) -> list[Finding]:
+def _judge_reviewed(directory: Path, start: AttemptStart, campaign: Campaign) -> list[Finding]:
     """What speaks against the kept records of freezing and reviewing; raises UnusableEvidenceError."""
     place = directory / root.EVIDENCE / review.DIRECTORY
-    finding = judge_review(read_reviewed(place / review.FROZEN, place / review.REVIEW), start.identity)
+    running = Running(start.identity, _models(directory / root.EVIDENCE, campaign.folders(start.lane)))
+    finding = judge_review(read_reviewed(place / review.FROZEN, place / review.REVIEW), running)
     return [] if finding[0] is Verdict.PASS else [finding]
+
+
+def _models(evidence: Path, named: Sequence[str]) -> dict[str, Mapping[str, str] | None]:
+    """What ran of the models that the campaign names, which are recorded in its order; raises likewise."""
+    recorded = [
+        place for place in (DIRECTORY, event_analysis.DIRECTORY) if (evidence / place / "identity.json").exists()
+    ]
+    if not named or not recorded:
+        return dict.fromkeys(named)
+    found = read_identity(evidence / recorded[0]).models.folders
+    if len(found) != len(named):
+        raise UnusableEvidenceError(f"identity.json: {len(found)} models; expected {len(named)}")
+    return {name: {file.path: file.sha256 for file in folder.files} for name, folder in zip(named, found, strict=True)}
 
 
 def _recorded(events: Sequence[Event]) -> Mapping[str, str]:

@@ -17,29 +17,32 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.campaign import Bounds, Campaign, GateRehearsal, Lane
 from pytest_laguna.engine_run import RUN_ERRORS, write_failure
-from pytest_laguna.evidence import endpoint_reader, files
+from pytest_laguna.evidence import diagnostic_reader, endpoint_reader, files
 from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
 from pytest_laguna.evidence.git import git
+from pytest_laguna.evidence.leased_cards import PROCESS
+from pytest_laguna.evidence.process_record import ProcessRecord, Reason
 from pytest_laguna.evidence.rehearsal import (
-    DIRECTORY,
-    NULL_DIRECTORY,
     SEALED,
     SHORTENED,
     STARTS,
     STARTS_DIRECTORY,
     NullAnalysis,
+    sealed_root,
     start_directory,
 )
+from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.machine import leases
 from pytest_laguna.machine.environment import PRIVATE_DIRECTORIES, SHORT_DIRECTORIES, inherited_runtime_variables
 from pytest_laguna.own_analysis import judge_starts, read_attempted
 from pytest_laguna.planning import plan_null
 from pytest_laguna.protocol import Protocol, read_protocol
-from pytest_laguna.verdict import JSON, NotProvenError
-from pytest_laguna.verification import GateReport, verify_root
+from pytest_laguna.verdict import JSON, NotProvenError, Verdict, raise_verdict
+from pytest_laguna.verification import rehearsal_finding, verify_root
 
 OWN_REHEARSAL = "on the cpu lane the campaign's own gates 2 and 3 are the rehearsal"
 """What is proven there in its place."""
@@ -91,20 +94,22 @@ class Rehearsal:
             raise NotProvenError(message)
         return rehearsal.gates
 
-    def gates(self, *, null: bool) -> list[GateReport]:
-        """Run the campaign's gates on the cpu lane, each in a session of its own, up to the first that does not open.
+    def gates(self, *, null: bool) -> dict[str, JSON]:
+        """Run the campaign's gates on the cpu lane, each in a session of its own, up to the first that does not pass.
 
         Args:
             null: whether a control fills the candidate's slot.
 
         Returns:
-            What verification says of every gate that has an attempt.
+            What a proof says of them: what each came to, and its receipt's digest.
 
         Raises:
             FileExistsError: they have run before.
             NotProvenError: the campaign has no rehearsal, or git is not there.
+            Exception: as ``raise_verdict``, of the first thing that speaks against them, or against those before them.
         """
-        directory = self.evidence / (NULL_DIRECTORY if null else DIRECTORY)
+        self._require_passed()
+        directory = self._directory(null=null)
         directory.mkdir(mode=files.PRIVATE_DIRECTORY)
         shortened = rehearsed(self.campaign, self.lane, null=null)
         campaign_file = self._write(shortened, null=null)
@@ -114,7 +119,31 @@ class Rehearsal:
         for gate in shortened.gates:
             if not self._session(gate, campaign_file, directory, cards):
                 break
-        return verify_root(directory / SEALED)
+        against = self._against(null=null)
+        if against is not None:
+            raise_verdict(*against)
+        reports = verify_root(directory / SEALED)
+        return {
+            "gates": {str(report.gate): report.reason for report in reports},
+            "receipts": {str(report.gate): report.receipt for report in reports},
+        }
+
+    def _require_passed(self) -> None:
+        """Run nothing after a rehearsal that did not pass; raises what that one came to."""
+        for null in (False, True):
+            against = self._against(null=null) if self._directory(null=null).exists() else None
+            if against is not None:
+                verdict, reason = against
+                raise_verdict(verdict, f"did not run: {reason}")
+
+    def _against(self, *, null: bool) -> Finding | None:
+        """What speaks against a rehearsal, with how its last session ended where that gave no verdict."""
+        finding = rehearsal_finding(sealed_root(self.evidence, null=null), self.campaign.gates, null=null)
+        ended = None if finding is None else _last_words(self._directory(null=null))
+        return (finding[0], f"{finding[1]} ({ended})") if finding is not None and ended is not None else finding
+
+    def _directory(self, *, null: bool) -> Path:
+        return sealed_root(self.evidence, null=null).parent
 
     def null_starts(self) -> None:
         """Run the control so often as the campaign says, each in a fresh process, and keep what each left.
@@ -123,7 +152,9 @@ class Rehearsal:
             FileExistsError: they have run before.
             NotProvenError: one left no record; its directory says why.
             UnusableEvidenceError: the pair's configuration is not one whose graph is known.
+            Exception: as ``raise_verdict``, where the gates that ran before did not pass.
         """
+        self._require_passed()
         directory = self.evidence / STARTS_DIRECTORY
         directory.mkdir(mode=files.PRIVATE_DIRECTORY)
         (directory / STARTS).mkdir(mode=files.PRIVATE_DIRECTORY)
@@ -142,7 +173,7 @@ class Rehearsal:
         )
         configuration = files.read_bytes(pair.target / "config.json", limit=_CONFIGURATION_LIMIT)
         files.write_new(directory / endpoint_reader.TARGET_CONFIG, configuration)
-        target = endpoint_reader.read_config(directory / endpoint_reader.TARGET_CONFIG)
+        target = diagnostic_reader.read_config(directory / endpoint_reader.TARGET_CONFIG)
         plan = plan_null(self.campaign, self.lane, target)
         files.write_new(directory / "plan.json", files.canonical_json(plan.canonical()))
         request = ArmRequest(
@@ -213,6 +244,18 @@ class Rehearsal:
         return place / _CAMPAIGN
 
 
+def _last_words(directory: Path) -> str | None:
+    """How the last session ended, and what it said at last; None where it ended by itself with a verdict."""
+    ended = sorted(directory.glob(f"gate*/{PROCESS}"))
+    if not ended:
+        return None
+    record = read_model(ended[-1], ProcessRecord)
+    if record.reason is Reason.EXITED and record.exit_code in {verdict.exit_code for verdict in Verdict}:
+        return None
+    said = files.read_tail(ended[-1].with_name("stderr.log"))
+    return f"{record}: {said[-1]}" if said else str(record)
+
+
 def rehearsed(campaign: Campaign, lane: Lane, *, null: bool) -> Campaign:
     """The campaign as it is rehearsed: on the cpu lane, with the table's sizes, and all else as it is.
 
@@ -249,16 +292,22 @@ def rehearsed(campaign: Campaign, lane: Lane, *, null: bool) -> Campaign:
         }
     }
     diagnostic = None if campaign.diagnostic is None else campaign.diagnostic.model_dump() | {"null": null}
+    events = None if campaign.event_profile is None else campaign.event_profile.model_dump(exclude_none=True)
+    if events is not None and "fitness" in events:
+        events["fitness"]["slowdown_limit"] = _NO_SLOWDOWN
     first = campaign.gate_clauses(1).items()
     opening = {clause: nodeid for clause, nodeid in first if nodeid.partition("::")[0] == gates.opening}
     if not opening:
         message = f"rehearsal.gates.opening is {gates.opening!r}; expected the file of a clause of gate 1"
         raise NotProvenError(message)
-    changed = {"lane": "cpu", "lanes": lanes, "diagnostic": diagnostic, "rehearsal": None}
+    changed = {"lane": "cpu", "lanes": lanes, "diagnostic": diagnostic, "event_profile": events, "rehearsal": None}
     content = campaign.model_dump(by_alias=True, exclude_unset=True) | changed
     content["clauses"] = content["clauses"] | {"1": opening}
     return Campaign.model_validate(content)
 
+
+_NO_SLOWDOWN = 1e9
+"""A limit that nothing reaches: how much an instrument slows a CPU says nothing of a card."""
 
 _OF_SLOTS: dict[str, JSON] = {
     "snapshots": 2, "seconds": 0.5, "memory_bytes": 0, "settle_seconds": 5.0, "foreign_workers": True,

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_laguna import fixtures, options, verification, watch
 from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.analysis.review import judge_review, needs_review
+from pytest_laguna.analysis.review import Running, judge_review, needs_review
 from pytest_laguna.attempt import Attempt, Precondition
 from pytest_laguna.campaign import CampaignError, read_campaign
 from pytest_laguna.evidence import files, root
@@ -212,7 +212,8 @@ class GateSession:
         """What the records of freezing and reviewing come to; copies of them are kept."""
         try:
             reviewed = freezing.take_reviewed(self._gate.options.campaign, evidence)
-            found = judge_review(reviewed, identity)
+            folders = self._gate.campaign.folders(self._gate.lane)
+            found = judge_review(reviewed, Running(identity, dict.fromkeys(folders)))
             if found[0] is not Verdict.PASS or reviewed.frozen is None:
                 return found
             changed = freezing.drift(self._gate.options.campaign, reviewed.frozen)

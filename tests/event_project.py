@@ -51,6 +51,7 @@ def small_campaign(campaign: Path, **changed: str) -> str:
     text = campaign.read_text()
     text = re.sub(r"\[clauses\.1\].*?(?=\[clauses\.2\])", FIRST_CLAUSES, text, flags=re.DOTALL)
     text = re.sub(r"\[rehearsal\].*?(?=\[clauses\.1\])", "", text, flags=re.DOTALL)
+    text = re.sub(r"\[lanes\.xpu\].*?(?=\[lanes\.cpu\])", "", text, flags=re.DOTALL)
     text = re.sub(r"\[lanes\.cuda\].*?(?=\n\[event_profile)", "", text, flags=re.DOTALL)
     values = {"name": '"event-test"', "lane": '"cpu"', "layers": "8", "deadline_seconds": "200.0"} | changed
     for key, value in values.items():

@@ -7,6 +7,7 @@ on a device.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 
 from pytest_laguna.analysis.findings import Finding, decide
@@ -15,31 +16,62 @@ from pytest_laguna.evidence.schemas import Identity
 from pytest_laguna.verdict import Verdict
 
 
-def frozen_present(reviewed: Reviewed, _: Identity) -> Finding | None:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Running:
+    """What is to run on cards, or has run.
+
+    Attributes:
+        identity: of the attempt.
+        models: by folder as the campaign names it, each file's digest by its path; None where no file was hashed yet.
+            Models that are generated have none.
+    """
+
+    identity: Identity
+    models: Mapping[str, Mapping[str, str] | None]
+
+
+def frozen_present(reviewed: Reviewed, _: Running) -> Finding | None:
     """Rule ``frozen-present``: the campaign was frozen."""
     if reviewed.frozen is None:
         return Verdict.NOT_PROVEN, "the campaign was never frozen; run laguna freeze, and have it reviewed"
     return None
 
 
-def frozen_current(reviewed: Reviewed, identity: Identity) -> Finding | None:
+def frozen_current(reviewed: Reviewed, running: Running) -> Finding | None:
     """Rule ``frozen-current``: campaign, candidate and harness are the frozen ones."""
     if reviewed.frozen is None:
         return None
     for name in Identity.model_fields:
-        if getattr(reviewed.frozen.identity, name) != getattr(identity, name):
+        if getattr(reviewed.frozen.identity, name) != getattr(running.identity, name):
             return Verdict.NOT_PROVEN, f"the {name} has changed since it was frozen; freeze and review it again"
     return None
 
 
-def review_present(reviewed: Reviewed, _: Identity) -> Finding | None:
+def models_frozen(reviewed: Reviewed, running: Running) -> Finding | None:
+    """Rule ``models-frozen``: the models' files are the frozen ones, wherever their folders lie."""
+    if reviewed.frozen is None:
+        return None
+    for folder, files in running.models.items():
+        frozen = reviewed.frozen.models.get(folder)
+        if frozen is None:
+            told = f"{folder}: not there when the campaign was frozen"
+            return Verdict.NOT_PROVEN, f"{told}; fetch it, then freeze and review the campaign again"
+        seen = frozen if files is None else files
+        changed = sorted(name for name in frozen.keys() | seen.keys() if seen.get(name) != frozen.get(name))
+        if changed:
+            told = f"{folder}/{changed[0]} has changed since it was frozen"
+            return Verdict.NOT_PROVEN, f"{told}; freeze and review it again"
+    return None
+
+
+def review_present(reviewed: Reviewed, _: Running) -> Finding | None:
     """Rule ``review-present``: somebody reviewed it."""
     if reviewed.review is None:
         return Verdict.NOT_PROVEN, "nobody has reviewed the campaign; have somebody else run laguna review"
     return None
 
 
-def review_of_frozen(reviewed: Reviewed, _: Identity) -> Finding | None:
+def review_of_frozen(reviewed: Reviewed, _: Running) -> Finding | None:
     """Rule ``review-of-frozen``: what was reviewed is what is frozen."""
     if reviewed.frozen is None or reviewed.review is None or reviewed.review.frozen == reviewed.frozen.sha256:
         return None
@@ -47,7 +79,7 @@ def review_of_frozen(reviewed: Reviewed, _: Identity) -> Finding | None:
     return Verdict.NOT_PROVEN, f"{told}; expected {reviewed.frozen.sha256[:12]}, which is frozen: review it again"
 
 
-def reviewer_is_another(reviewed: Reviewed, _: Identity) -> Finding | None:
+def reviewer_is_another(reviewed: Reviewed, _: Running) -> Finding | None:
     """Rule ``reviewer-is-another``: the reviewer is neither author nor committer of the frozen commit."""
     if reviewed.frozen is None or reviewed.review is None:
         return None
@@ -56,9 +88,10 @@ def reviewer_is_another(reviewed: Reviewed, _: Identity) -> Finding | None:
     return None
 
 
-RULES: Mapping[str, Callable[[Reviewed, Identity], Finding | None]] = {
+RULES: Mapping[str, Callable[[Reviewed, Running], Finding | None]] = {
     "frozen-present": frozen_present,
     "frozen-current": frozen_current,
+    "models-frozen": models_frozen,
     "review-present": review_present,
     "review-of-frozen": review_of_frozen,
     "reviewer-is-another": reviewer_is_another,
@@ -70,12 +103,12 @@ def needs_review(gate: int, lane: str) -> bool:
     return gate == 2 and lane != "cpu"  # noqa: PLR2004 - gate 1 runs on a CPU in every lane
 
 
-def judge_review(reviewed: Reviewed, identity: Identity) -> Finding:
+def judge_review(reviewed: Reviewed, running: Running) -> Finding:
     """What the two records come to.
 
     Args:
         reviewed: the records.
-        identity: of the attempt that is to run on cards.
+        running: the attempt.
     """
-    found = {name: rule(reviewed, identity) for name, rule in RULES.items()}
+    found = {name: rule(reviewed, running) for name, rule in RULES.items()}
     return decide(found, "frozen, and reviewed by somebody else")

@@ -28,7 +28,6 @@ TINY_PAIR_HIDDEN = shape.HIDDEN
 """Hidden size of a pair of width 1."""
 TINY_PAIR_PROMPTS = gate_2_prompts()
 """The texts that an arm may continue, by name."""
-_TAIL_BYTES = 4096
 
 Record = TypeVar("Record", bound=Schema)
 
@@ -211,17 +210,11 @@ def _require_clean(process: ProcessRecord, what: str, directory: Path) -> None:
         message = f"{what} in {directory}: {process}"
         raise ArmUnprovenError(message)
     if not process.is_clean:
-        message = f"{what} in {directory}: {process}: {_reason(_tail(directory / 'stderr.log'))}"
+        message = f"{what} in {directory}: {process}: {_reason(files.read_tail(directory / 'stderr.log'))}"
         raise ArmFailedError(message)
 
 
-def _reason(stderr_tail: str) -> str:
+def _reason(said: Sequence[str]) -> str:
     """The line in which the arm said why, or its last one: a process that dies by a signal says nothing."""
-    lines = stderr_tail.strip().splitlines() or ["nothing on standard error"]
-    return next((line for line in reversed(lines) if line.startswith((arms.FAILED, packets.FAILED))), lines[-1])
-
-
-def _tail(path: Path) -> str:
-    with path.open("rb") as stream:
-        stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        return stream.read().decode(errors="replace")
+    why = (line for line in reversed(said) if line.startswith((arms.FAILED, packets.FAILED)))
+    return next(why, said[-1] if said else "nothing on standard error")

@@ -21,6 +21,7 @@ PRIVATE_DIRECTORY = 0o700
 
 NESTING_LIMIT = 100
 """How many lists and objects may lie in one another; every JSON reader of the suite can read that back."""
+_TAIL_BYTES = 4096
 
 
 def write_new(path: Path, content: bytes) -> None:
@@ -170,6 +171,16 @@ def read_bytes(path: Path, *, limit: int) -> bytes:
         message = f"{path.name}: larger than {limit} bytes; expected a file as it was written"
         raise UnusableEvidenceError(message)
     return content
+
+
+def read_tail(path: Path) -> list[str]:
+    """The last lines of a log, at most 4 KiB of it; none where there is no such file."""
+    try:
+        with _open_regular(path) as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL_BYTES))
+            return stream.read(_TAIL_BYTES).decode(errors="replace").strip().splitlines()
+    except OSError:
+        return []
 
 
 def printable(text: str) -> str:

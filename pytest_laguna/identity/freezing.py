@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pytest_laguna.campaign import Campaign, ModelFolders, read_campaign
+from pytest_laguna.campaign import Campaign, read_campaign
 from pytest_laguna.evidence import files, review
 from pytest_laguna.evidence.git import git
 from pytest_laguna.evidence.review import FrozenCampaign, Review, Reviewed, read_reviewed
@@ -36,7 +36,7 @@ def freeze(path: Path) -> FrozenCampaign:
     Raises:
         CampaignError: it is not a campaign.
         NotProvenError: it lies in no checkout, or in one with changes that nobody committed.
-        IdentityError: the candidate, or a model's folder, is not there.
+        IdentityError: the candidate is not there, or a model's folder has no files.
         OSError: a file cannot be read.
     """
     campaign = read_campaign(path)
@@ -182,11 +182,9 @@ def _protocols(path: Path, campaign: Campaign) -> dict[str, str]:
 
 
 def _models(campaign: Campaign, project: Path) -> dict[str, dict[str, str]]:
-    """By folder as the campaign names it, which is the same on every host."""
-    models = [settings.engine.model for settings in campaign.lanes.values() if settings.engine is not None]
-    folders = sorted({
-        name for model in models if isinstance(model, ModelFolders) for name in (model.target, model.draft)
-    })
+    """By folder as the campaign names it, which is the same on every host; a lane's may not be there on this one."""
+    named = {folder for lane in campaign.lanes for folder in campaign.folders(lane)}
+    folders = sorted(folder for folder in named if (project / folder).is_dir())
     frozen = freeze_models([project / name for name in folders]).folders if folders else []
     return {
         name: {file.path: file.sha256 for file in folder.files} for name, folder in zip(folders, frozen, strict=True)

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.review import RULES, judge_review
+from pytest_laguna.analysis.review import RULES, Running, judge_review
+from pytest_laguna.evidence import files
 from pytest_laguna.evidence.review import FrozenCampaign, Review, Reviewed
 from pytest_laguna.evidence.schemas import Identity
-from pytest_laguna.verdict import Verdict
+from pytest_laguna.raw_evidence import _models
+from pytest_laguna.verdict import UnusableEvidenceError, Verdict
+from tests import diagnostic_root
 
 IDENTITY = Identity(campaign="1" * 64, candidate="2" * 64, harness="3" * 64)
 
@@ -27,8 +31,10 @@ FROZEN = FrozenCampaign(
     harness={"checks/test_first.py": "8" * 64},
     data={},
     protocols={},
-    models={},
+    models={"models/target": {"config.json": "9" * 64}, "models/draft": {"config.json": "a" * 64}},
 )
+NOT_YET = Running(IDENTITY, {"models/target": None, "models/draft": None})
+RAN = Running(IDENTITY, FROZEN.models)
 GOOD = Reviewed(FROZEN, Review(reviewer="Grace Hopper", frozen=FROZEN.sha256))
 
 
@@ -43,6 +49,13 @@ def _of_identity(**changed: str) -> Callable[[Reviewed], Reviewed]:
     return change
 
 
+def _without_models(good: Reviewed) -> Reviewed:
+    """Frozen where the models were not, and reviewed like that."""
+    del good
+    frozen = FROZEN.model_copy(update={"models": {}})
+    return Reviewed(frozen, Review(reviewer="Grace Hopper", frozen=frozen.sha256))
+
+
 def _review(**changed: Any) -> Callable[[Reviewed], Reviewed]:
     review = Review(reviewer="Grace Hopper", frozen=FROZEN.sha256).model_copy(update=changed)
     return lambda good: dataclasses.replace(good, review=review)
@@ -53,6 +66,7 @@ MUTANTS: list[tuple[str, Callable[[Reviewed], Reviewed], str]] = [
     ("frozen-current", _of_identity(campaign="f" * 64), "the campaign has changed since it was frozen"),
     ("frozen-current", _of_identity(candidate="f" * 64), "the candidate has changed since it was frozen"),
     ("frozen-current", _of_identity(harness="f" * 64), "the harness has changed since it was frozen"),
+    ("models-frozen", _without_models, "models/target: not there when the campaign was frozen; fetch it, then freeze"),
     ("review-present", lambda good: dataclasses.replace(good, review=None), "nobody has reviewed the campaign"),
     ("review-of-frozen", _review(frozen="f" * 64), "the review is of ffffffffffff; expected "),
     ("reviewer-is-another", _review(reviewer="Ada Lovelace"), "reviewed by Ada Lovelace, who wrote it"),
@@ -61,8 +75,9 @@ MUTANTS: list[tuple[str, Callable[[Reviewed], Reviewed], str]] = [
 ]
 
 
-def test_the_good_records_pass() -> None:
-    assert judge_review(GOOD, IDENTITY) == (Verdict.PASS, "frozen, and reviewed by somebody else")
+@pytest.mark.parametrize("running", [NOT_YET, RAN, Running(IDENTITY, {})], ids=["before", "after", "generated"])
+def test_the_good_records_pass(running: Running) -> None:
+    assert judge_review(GOOD, running) == (Verdict.PASS, "frozen, and reviewed by somebody else")
 
 
 def test_every_rule_has_a_mutant() -> None:
@@ -73,14 +88,44 @@ def test_every_rule_has_a_mutant() -> None:
     ("rule", "mutate", "reason"), MUTANTS, ids=[f"{index}-{mutant[0]}" for index, mutant in enumerate(MUTANTS)]
 )
 def test_the_mutant_is_caught_for_its_reason(rule: str, mutate: Callable[[Reviewed], Reviewed], reason: str) -> None:
-    verdict, told = judge_review(mutate(GOOD), IDENTITY)
-    assert verdict is Verdict.NOT_PROVEN
-    assert told.startswith(f"{rule}: {reason}")
+    for running in (NOT_YET, RAN):
+        verdict, told = judge_review(mutate(GOOD), running)
+        assert verdict is Verdict.NOT_PROVEN
+        assert told.startswith(f"{rule}: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("files", "changed"),
+    [
+        ({"config.json": "f" * 64}, "config.json"),
+        ({"config.json": "9" * 64, "added.py": "f" * 64}, "added.py"),
+        ({}, "config.json"),
+    ],
+)
+def test_a_model_that_ran_is_the_frozen_one_file_by_file(files: dict[str, str], changed: str) -> None:
+    verdict, told = judge_review(GOOD, Running(IDENTITY, {"models/target": files}))
+    expected = f"models-frozen: models/target/{changed} has changed since it was frozen; freeze and review it again"
+    assert (verdict, told) == (Verdict.NOT_PROVEN, expected)
+
+
+def test_what_ran_is_told_by_the_names_of_the_campaign(tmp_path: Path) -> None:
+    """The identity's folders in their order, target before draft; nothing of what was not looked at."""
+    named = ["models/target", "models/draft"]
+    assert _models(tmp_path, named) == dict.fromkeys(named)
+    (tmp_path / "diagnostic").mkdir()
+    identity = diagnostic_root.identity()
+    files.write_new(tmp_path / "diagnostic" / "identity.json", files.canonical_json(identity))
+    folders = identity["models"]["folders"]
+    expected = [{file["path"]: file["sha256"] for file in folder["files"]} for folder in folders]
+    assert _models(tmp_path, named) == dict(zip(named, expected, strict=True))
+    assert _models(tmp_path, []) == {}
+    with pytest.raises(UnusableEvidenceError, match=r"identity\.json: 2 models; expected 1"):
+        _models(tmp_path, named[:1])
 
 
 def test_a_record_binds_every_file_that_it_names() -> None:
     """A review is of all of it."""
     for name in ("candidate", "harness", "data", "protocols"):
         other = FROZEN.model_copy(update={name: {"other.py": "9" * 64}})
-        verdict, told = judge_review(dataclasses.replace(GOOD, frozen=other), IDENTITY)
+        verdict, told = judge_review(dataclasses.replace(GOOD, frozen=other), NOT_YET)
         assert (verdict, told.startswith("review-of-frozen: ")) == (Verdict.NOT_PROVEN, True)

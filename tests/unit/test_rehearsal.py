@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.campaign import Campaign, CampaignError, Lane, parse_campaign, read_campaign
+from pytest_laguna.evidence.event_analysis import MeasuredFitness
 from pytest_laguna.protocol import Protocol, read_protocol
 from pytest_laguna.rehearsal import differences, free_slots, of_rehearsal, rehearsed, require_time, to_toml
 from pytest_laguna.verdict import NotProvenError
@@ -18,7 +19,9 @@ DEVICE_CAMPAIGNS: list[tuple[str, Lane]] = [
     ("laguna-persistent-kv-views.toml", "xpu"),
     ("laguna-persistent-kv-views-cuda.toml", "cuda"),
     ("laguna-current-stream-events.toml", "cuda"),
+    ("laguna-current-stream-events.toml", "xpu"),
     ("laguna-current-stream-events-fitness.toml", "cuda"),
+    ("laguna-current-stream-events-fitness.toml", "xpu"),
 ]
 GATES = {
     "opening": "gates/test_gate1_static.py",
@@ -72,6 +75,26 @@ def test_what_is_shortened_is_told_with_both_values(campaign: Campaign) -> None:
     assert null["diagnostic.null"] == {"lane": False, "rehearsal": True}
 
 
+def test_how_much_an_instrument_slows_a_cpu_stops_nothing() -> None:
+    """The trial runs, with a limit that cannot judge, and the receipt lists both limits."""
+    campaign = read_campaign(CAMPAIGNS / "laguna-current-stream-events-fitness.toml")
+    shortened = rehearsed(campaign, "cuda", null=False)
+    own, here = campaign.event_profile, shortened.event_profile
+    assert own is not None
+    assert here is not None
+    assert own.fitness is not None
+    assert here.fitness is not None
+    assert (here.fitness.rounds, here.sparse_replays) == (own.fitness.rounds, own.sparse_replays)
+    assert MeasuredFitness(
+        slowdown=1000.0, stamped_slowdown=1.0, kind_slowdown={}, spread=1.0, limit=here.fitness.slowdown_limit
+    ).fit
+    told = differences(campaign, "cuda", shortened)
+    limits = {"lane": 1.1, "rehearsal": here.fitness.slowdown_limit}
+    assert {place: told[place] for place in told if place.startswith("event_profile")} == {
+        "event_profile.fitness.slowdown_limit": limits
+    }
+
+
 @pytest.mark.parametrize("null", [False, True])
 def test_it_is_written_as_a_campaign_that_reads_back(campaign: Campaign, null: bool) -> None:
     shortened = rehearsed(campaign, "cuda", null=null)
@@ -83,8 +106,6 @@ def test_it_is_written_as_a_campaign_that_reads_back(campaign: Campaign, null: b
 @pytest.mark.parametrize(("name", "lane"), DEVICE_CAMPAIGNS)
 def test_every_shipped_device_campaign_can_be_rehearsed(name: str, lane: Lane, null: bool) -> None:
     campaign = read_campaign(CAMPAIGNS / name)
-    if campaign.lanes[lane].engine is None:
-        pytest.skip(f"lane {lane} of {name} has no engine yet")
     shortened = rehearsed(campaign, lane, null=null)
     text = to_toml(shortened.model_dump(by_alias=True, exclude_unset=True))
     assert parse_campaign(text.encode(), "rehearsal.toml") == shortened

@@ -71,6 +71,13 @@ def test_every_digest_is_written_beside_the_campaign(project: Project) -> None:
     assert "pytest_laguna/endpoint/suites/tiny-laguna.json" in frozen.data
 
 
+def test_a_lane_whose_models_are_not_there_is_frozen_without_them(project: Project) -> None:
+    """What runs on another host's cards is frozen there: rule ``models-frozen`` refuses gate 2 of this lane."""
+    project.campaign(CAMPAIGN + MODELS)
+    _commit(project)
+    assert freezing.freeze(_campaign(project)).models == {}
+
+
 def test_models_are_those_of_the_project_wherever_one_stands(
     project: Project, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

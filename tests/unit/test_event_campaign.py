@@ -61,8 +61,10 @@ def test_each_lane_has_its_vllm_and_one_card_no_collectives() -> None:
 
 
 def test_a_lane_without_an_engine_has_no_plan() -> None:
+    campaign = read_campaign(PUBLISHED)
+    without = campaign.model_copy(update={"lanes": {"xpu": campaign.lanes["xpu"].model_copy(update={"engine": None})}})
     with pytest.raises(UnusableEvidenceError, match=r"expected tables event_profile and lanes\.xpu\.engine"):
-        plan_events(read_campaign(PUBLISHED), "xpu", CARDS, TARGET_CONFIG)
+        plan_events(without, "xpu", CARDS, TARGET_CONFIG)
     views = read_campaign(CAMPAIGNS / "laguna-persistent-kv-views.toml")
     with pytest.raises(UnusableEvidenceError, match="expected tables event_profile"):
         plan_events(views, "cpu", CARDS, TARGET_CONFIG)

@@ -17,6 +17,7 @@ from pytest_laguna.campaign import Bounds
 from pytest_laguna.engine import launch
 from pytest_laguna.evidence import files, leased_cards
 from pytest_laguna.evidence.arm_record import ArmRecord, ArmRequest
+from pytest_laguna.evidence.card_masks import showing
 from pytest_laguna.evidence.parity import PacketRecord, PacketRequest
 from pytest_laguna.evidence.process_record import ProcessRecord
 from pytest_laguna.leasing import LeasedCards
@@ -184,7 +185,7 @@ class ArmRunner:
         """
         if self.held is None:
             raise NotProvenError("no cards are leased; nothing can run on one")
-        return dataclasses.replace(self, cards=self.held.source.environment([card]), cores=self.held.cores([card]))
+        return dataclasses.replace(self, cards=showing(card.lane, [card]), cores=self.held.cores([card]))
 
     def arm(self, request: ArmRequest, directory: Path, *, interpreter: Path) -> ArmRecord:
         """Run one arm and read its record; raises what ``launch.run_arm`` raises."""

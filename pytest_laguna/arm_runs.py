@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
+from pytest_laguna.campaign import Campaign
 from pytest_laguna.engine import launch
 from pytest_laguna.engine_run import RUN_ERRORS, EngineRun, Models, write_failure
 from pytest_laguna.evidence import diagnostic_reader as reader
-from pytest_laguna.evidence.arm_record import ArmRequest, MappedFile
+from pytest_laguna.evidence.arm_record import Arm, ArmRequest, MappedFile, Planted
+from pytest_laguna.evidence.arms_plan import ArmsPlan
+from pytest_laguna.evidence.diagnostic_evidence import present
 from pytest_laguna.evidence.engine_identity import ArmModels, Binary, ModelFiles
 from pytest_laguna.evidence.parity import PacketRequest
 from pytest_laguna.identity import binaries, models
 from pytest_laguna.machine.cards import Card
+from pytest_laguna.verdict import JSON
+
+Plan = TypeVar("Plan", bound=ArmsPlan)
 
 
 class _EndedError(Exception):
@@ -74,6 +81,53 @@ class Runs:
             if not (isinstance(error, launch.ArmSurvivedError) and (directory / reader.RECORD).exists()):
                 write_failure(directory, error)
             raise _EndedError from error
+
+
+def run_planned(
+    engine: EngineRun,
+    project: Path,
+    plan_for: Callable[[Campaign, str, Sequence[str], Mapping[str, JSON]], Plan],
+    run_all: Callable[[Runs, Plan, Models], None],
+) -> tuple[Plan, Runs]:
+    """Plan a campaign from the cards and the models at hand, run what it plans, and look at all of it again.
+
+    Args:
+        engine: what the session holds.
+        project: that the campaign's relative paths start from.
+        plan_for: makes the plan of a campaign on a lane, of the leased cards and the target's ``config.json``.
+        run_all: asks for what the plan has, in its order.
+
+    Returns:
+        The plan, which is written down as ``plan.json``, and what was run of it.
+
+    Raises:
+        Exception: whatever ``EngineRun.models``, the plan and ``observed`` raise, before anything has run.
+    """
+    interpreter = engine.interpreter(project)
+    with engine.models(interpreter) as pair:
+        engine.copy_configurations(pair)
+        config = present(reader.read_configuration(engine.directory, "target-config.json"))
+        plan = plan_for(engine.campaign, engine.lane, [card.identity for card in engine.held.cards], config)
+        engine.write(Path("plan.json"), plan)
+        with observed(engine, interpreter, pair) as runs:
+            run_all(runs, plan, pair)
+    engine.look_after()
+    return plan, runs
+
+
+def asked_of_every_arm(plan: ArmsPlan, pair: Models, arm: Arm) -> dict[str, Any]:
+    """The fields of an arm's request that are the same in every campaign."""
+    return {
+        "arm": arm,
+        "lane": plan.lane,
+        "target": str(pair.target),
+        "draft": str(pair.draft) if arm.speculates else None,
+        "prompt": pair.prompt,
+        "tokens": plan.completion_tokens,
+        "tensor_parallel_size": plan.ranks,
+        "collective_breaks": plan.collective_breaks,
+        "planted": Planted.NONE,
+    }
 
 
 @contextlib.contextmanager

@@ -50,11 +50,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line; what is parsed holds the subcommand's own parser as ``used``."""
+    """The command line; what is parsed holds the subcommand's own parser as ``used``, and what runs it as ``run``."""
     version = importlib.metadata.version("pytest-laguna")
     parser = _Parser(prog="laguna", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"pytest-laguna {version}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser, dest="command")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
     verify = commands.add_parser("verify", help="derive every verdict again from a sealed root's raw files")
     verify.add_argument("root", metavar="ROOT", help="the sealed root, or a copy of it")
     verify.add_argument("--json", action="store_true", help="print one JSON object")
@@ -67,26 +67,33 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="DIGEST",
         help="a newest attempt's receipt digest that was kept elsewhere; may be given for several",
     )
+    verify.set_defaults(run=lambda chosen: _verify(chosen.root, chosen.expect, chosen.junit, as_json=chosen.json))
     analyze = commands.add_parser("analyze", help="verify an attempt, and run its frozen analysis again, read-only")
     analyze.add_argument("attempt", metavar="ATTEMPT", help="an attempt's directory in its sealed root, or in a copy")
     analyze.add_argument("--out", required=True, metavar="FILE", help="a new file, outside the sealed root")
+    analyze.set_defaults(run=lambda chosen: _analyze(Path(chosen.attempt), Path(chosen.out)))
     reporting = commands.add_parser("report", help="verify a sealed root, and write it as one HTML file for people")
     reporting.add_argument("root", metavar="ROOT", help="the sealed root, or a copy of it")
     reporting.add_argument("--out", required=True, metavar="FILE.html", help="a new file, outside the sealed root")
+    reporting.set_defaults(run=lambda chosen: _report(chosen.root, Path(chosen.out)))
     tracing = commands.add_parser("trace", help="write an attempt's profiles as a trace that Perfetto opens")
     tracing.add_argument("attempt", metavar="ATTEMPT", help="an attempt's directory, or a copy of it")
     tracing.add_argument("--out", required=True, metavar="FILE.json", help="a new file, outside the sealed root")
+    tracing.set_defaults(run=lambda chosen: _trace(Path(chosen.attempt), Path(chosen.out)))
     doctor = commands.add_parser("doctor", help="say for each lane whether this machine and environment can run it")
     doctor.add_argument("--device", choices=LANES, help="look at this lane alone; exit code 23 when it is not ready")
     doctor.add_argument("--campaign", type=Path, metavar="FILE", help="look at what this campaign asks for, too")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    doctor.set_defaults(run=lambda chosen: _doctor(chosen.device, chosen.campaign, as_json=chosen.json))
     freezing_ = commands.add_parser("freeze", help="write every digest of a campaign beside it, to be reviewed")
     freezing_.add_argument("campaign", metavar="CAMPAIGN", help="the campaign file, in a checkout without a change")
+    freezing_.set_defaults(run=lambda chosen: _freeze(Path(chosen.campaign), None))
     reviewing = commands.add_parser("review", help="write beside a frozen campaign who has reviewed it")
     reviewing.add_argument("campaign", metavar="CAMPAIGN", help="the campaign file")
     reviewing.add_argument(
         "--as", required=True, metavar="NAME", dest="reviewer", type=_reviewer, help="who has; not its author"
     )
+    reviewing.set_defaults(run=lambda chosen: _freeze(Path(chosen.campaign), chosen.reviewer))
     for command in commands.choices.values():
         command.set_defaults(used=command)
     return parser
@@ -95,34 +102,11 @@ def make_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; returns its exit code."""
     chosen = make_parser().parse_args(arguments)
-    if chosen.command in {"freeze", "review"}:
-        try:
-            return _print(*_freeze(Path(chosen.campaign), chosen.reviewer if chosen.command == "review" else None))
-        except (OSError, CampaignError, IdentityError, ValueError) as error:
-            reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            chosen.used.error(printable(" ".join(reason.split())))
-    if chosen.command == "doctor":
-        try:
-            return _print(*_doctor(chosen.device, chosen.campaign, as_json=chosen.json))
-        except (CampaignError, UnusableEvidenceError) as error:
-            chosen.used.error(printable(str(error)))
-    if chosen.command in {"analyze", "trace"}:
-        carry_out = _analyze if chosen.command == "analyze" else _trace
-        try:
-            return _print(*carry_out(Path(chosen.attempt), Path(chosen.out)))
-        except (OSError, ValueError) as error:
-            reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            chosen.used.error(printable(reason))
     try:
-        if chosen.command == "report":
-            return _print(*_report(chosen.root, Path(chosen.out)))
-        text, code = _verify(chosen.root, chosen.expect, chosen.junit, as_json=chosen.json)
-    except _OutputError as error:
-        chosen.used.error(str(error))
-    except (OSError, ValueError) as error:
-        reason = f"cannot be read ({error.strerror if isinstance(error, OSError) else error})"
-        absent = isinstance(error, FileNotFoundError | NotADirectoryError)
-        chosen.used.error(f"{chosen.root!r}: {'not a directory' if absent else reason}; expected a sealed root")
+        text, code = chosen.run(chosen)
+    except (_RefusedError, CampaignError, IdentityError, OSError, UnusableEvidenceError, ValueError) as error:
+        reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        chosen.used.error(" ".join(reason.split()))
     return _print(text, code)
 
 
@@ -133,17 +117,15 @@ def _digest(text: str) -> str:
     return text
 
 
-class _OutputError(Exception):
-    """Why the output is not written, in one line."""
+class _RefusedError(Exception):
+    """Why a command is not carried out, in one line."""
 
 
 def _verify(sealed_root: str, expected: Sequence[str], junit: str | None, *, as_json: bool) -> tuple[str, int]:
     """What is printed, and the exit code: the worst verdict's, and NOT_PROVEN's when there is no attempt at all.
 
     Raises:
-        OSError: the root cannot be read.
-        ValueError: it has no name, or one that no path can have.
-        _OutputError: the report cannot be written, or would lie in the root.
+        _RefusedError: the root cannot be read, or the report not written, or would lie in the root.
     """
     reports = _verified_root(sealed_root)
     reports = hold_to(reports, expected) if expected else reports
@@ -156,9 +138,16 @@ def _verify(sealed_root: str, expected: Sequence[str], junit: str | None, *, as_
 
 
 def _verified_root(sealed_root: str) -> list[GateReport]:
+    """What verification says of a root; raises _RefusedError where it cannot be read."""
     if not sealed_root:
-        raise ValueError("no directory")
-    return verify_root(Path(sealed_root))
+        raise _RefusedError("'': cannot be read (no directory); expected a sealed root")
+    try:
+        return verify_root(Path(sealed_root))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _RefusedError(f"{sealed_root!r}: not a directory; expected a sealed root") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise _RefusedError(f"{sealed_root!r}: cannot be read ({reason}); expected a sealed root") from error
 
 
 def _report(sealed_root: str, out: Path) -> tuple[str, int]:
@@ -168,7 +157,7 @@ def _report(sealed_root: str, out: Path) -> tuple[str, int]:
     try:
         require_matplotlib()
     except ValueError as error:
-        raise _OutputError(str(error)) from error
+        raise _RefusedError(str(error)) from error
     reports = _verified_root(sealed_root)
     _write(out, Path(sealed_root), lambda: report_document(Path(sealed_root), reports))
     code = worst(report.verdict for report in reports).exit_code
@@ -176,20 +165,20 @@ def _report(sealed_root: str, out: Path) -> tuple[str, int]:
 
 
 def _write(out: Path, sealed_root: Path, content: Callable[[], bytes]) -> None:
-    """Write a new file outside a root; raises _OutputError."""
+    """Write a new file outside a root; raises _RefusedError."""
     try:
         if out.resolve().is_relative_to(sealed_root.resolve()):
-            raise _OutputError(f"{out}: inside {sealed_root}, which stays as it was sealed; name a file elsewhere")
+            raise _RefusedError(f"{out}: inside {sealed_root}, which stays as it was sealed; name a file elsewhere")
         if out.exists():
-            raise _OutputError(f"{out}: exists already; name a new file")
+            raise _RefusedError(f"{out}: exists already; name a new file")
         write_new(out, content())
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise _OutputError(
+        raise _RefusedError(
             f"{out}: cannot be written ({reason}); name a new file in a directory that is there"
         ) from error
     except UnusableEvidenceError as error:
-        raise _OutputError(f"{sealed_root}: changed while it was read ({error}); run again") from error
+        raise _RefusedError(f"{sealed_root}: changed while it was read ({error}); run again") from error
 
 
 def _analyze(attempt: Path, out: Path) -> tuple[str, int]:

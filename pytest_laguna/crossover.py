@@ -20,8 +20,8 @@ from pytest_laguna.endpoint.server import ServerFailedError
 from pytest_laguna.endpoint.suite import SUITES, read_answers, read_suite
 from pytest_laguna.engine.serving import ServedArm
 from pytest_laguna.engine_run import RUN_ERRORS, EngineRun, Models, write_failure
+from pytest_laguna.evidence import diagnostic_reader, files, root
 from pytest_laguna.evidence import endpoint_reader as reader
-from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, leg_name, planned_legs
@@ -67,7 +67,7 @@ def _run_all(
         engine.lane,
         protocol,
         ranks=len(engine.held.cards),
-        target_config=reader.read_config(engine.directory / reader.TARGET_CONFIG),
+        target_config=diagnostic_reader.read_config(engine.directory / reader.TARGET_CONFIG),
         authorised_by=authorised_by,
     )
     engine.write(Path(reader.PLAN), plan)

@@ -10,13 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_laguna.analysis.diagnostic import diagnose
-from pytest_laguna.arm_runs import Runs, observed
+from pytest_laguna.arm_runs import Runs, asked_of_every_arm, run_planned
 from pytest_laguna.engine_run import EngineRun, Models
 from pytest_laguna.evidence import diagnostic_reader as reader
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
 from pytest_laguna.evidence.diagnostic import Diagnosis, DiagnosticPlan
-from pytest_laguna.evidence.diagnostic_evidence import present
 from pytest_laguna.evidence.parity import PacketRequest
 from pytest_laguna.planning import plan_diagnostic
 
@@ -37,23 +36,10 @@ def carry_out(engine: EngineRun, project: Path) -> Diagnosis:
     for name in (reader.PACKETS, reader.ARMS):
         (engine.directory / name).mkdir(mode=files.PRIVATE_DIRECTORY)
     with engine.explained():
-        interpreter = engine.interpreter(project)
-        with engine.models(interpreter) as pair:
-            plan = _plan(engine, pair)
-            with observed(engine, interpreter, pair) as runs:
-                _run_all(runs, plan, pair)
-        engine.look_after()
+        plan, _ = run_planned(engine, project, plan_diagnostic, _run_all)
         diagnosis = diagnose(plan, reader.read_diagnostic(engine.directory))
         engine.write(Path("analysis.json"), diagnosis)
         return diagnosis
-
-
-def _plan(engine: EngineRun, pair: Models) -> DiagnosticPlan:
-    engine.copy_configurations(pair)
-    config = present(reader.read_diagnostic(engine.directory).target_config)
-    plan = plan_diagnostic(engine.campaign, engine.lane, [card.identity for card in engine.held.cards], config)
-    engine.write(Path("plan.json"), plan)
-    return plan
 
 
 def _run_all(runs: Runs, plan: DiagnosticPlan, pair: Models) -> None:
@@ -61,7 +47,9 @@ def _run_all(runs: Runs, plan: DiagnosticPlan, pair: Models) -> None:
     for position, card in enumerate(runs.engine.held.cards):
         runs.packet(card, _packet(position, plan, pair))
     for arm in Arm:
-        runs.arm(arm, _arm(arm, plan, pair))
+        samples = plan.samples if arm.graphs else 0
+        asked = asked_of_every_arm(plan, pair, arm)
+        runs.arm(arm, ArmRequest(**asked, profile_samples=samples, null=plan.null))
 
 
 def _packet(position: int, plan: DiagnosticPlan, pair: Models) -> PacketRequest:
@@ -72,20 +60,4 @@ def _packet(position: int, plan: DiagnosticPlan, pair: Models) -> PacketRequest:
         draft=str(pair.draft),
         queries=plan.queries,
         planted=Planted.NONE,
-    )
-
-
-def _arm(arm: Arm, plan: DiagnosticPlan, pair: Models) -> ArmRequest:
-    return ArmRequest(
-        arm=arm,
-        lane=plan.lane,
-        target=str(pair.target),
-        draft=str(pair.draft) if arm.speculates else None,
-        prompt=pair.prompt,
-        tokens=plan.completion_tokens,
-        tensor_parallel_size=plan.ranks,
-        collective_breaks=plan.collective_breaks,
-        planted=Planted.NONE,
-        profile_samples=plan.samples if arm.graphs else 0,
-        null=plan.null,
     )

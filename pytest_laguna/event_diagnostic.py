@@ -10,12 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_laguna.analysis.event_diagnosis import analyse_events
-from pytest_laguna.arm_runs import Runs, observed
+from pytest_laguna.arm_runs import Runs, asked_of_every_arm, run_planned
 from pytest_laguna.engine_run import EngineRun, Models
 from pytest_laguna.evidence import diagnostic_reader as reader
 from pytest_laguna.evidence import event_reader, files
-from pytest_laguna.evidence.arm_record import ArmRequest, Planted
-from pytest_laguna.evidence.diagnostic_evidence import present
+from pytest_laguna.evidence.arm_record import ArmRequest
 from pytest_laguna.evidence.event_analysis import (
     CONFIGURATION,
     FITNESS,
@@ -43,25 +42,12 @@ def carry_out(engine: EngineRun, project: Path) -> EventAnalysis:
     engine.directory.mkdir(mode=files.PRIVATE_DIRECTORY)
     (engine.directory / reader.ARMS).mkdir(mode=files.PRIVATE_DIRECTORY)
     with engine.explained():
-        interpreter = engine.interpreter(project)
-        with engine.models(interpreter) as pair:
-            plan = _plan(engine, pair)
-            with observed(engine, interpreter, pair) as runs:
-                _run_all(runs, plan, pair)
-        engine.look_after()
+        plan, runs = run_planned(engine, project, plan_events, _run_all)
         started, bound = len(runs.models_around), event_reader.file_digests(engine.directory)
         engine.write(Path(event_reader.CLOSURE), EventClosure(model_generations=started, files=bound))
         analysis = analyse_events(plan, event_reader.read_events(engine.directory, plan.arms))
         engine.write(Path("analysis.json"), analysis)
         return analysis
-
-
-def _plan(engine: EngineRun, pair: Models) -> EventPlan:
-    engine.copy_configurations(pair)
-    config = present(reader.read_configuration(engine.directory, "target-config.json"))
-    plan = plan_events(engine.campaign, engine.lane, [card.identity for card in engine.held.cards], config)
-    engine.write(Path(event_reader.PLAN), plan)
-    return plan
 
 
 def _run_all(runs: Runs, plan: EventPlan, pair: Models) -> None:
@@ -71,17 +57,8 @@ def _run_all(runs: Runs, plan: EventPlan, pair: Models) -> None:
 
 
 def _arm(arm: str, plan: EventPlan, pair: Models) -> ArmRequest:
-    configuration = CONFIGURATION[arm]
     return ArmRequest(
-        arm=configuration,
-        lane=plan.lane,
-        target=str(pair.target),
-        draft=str(pair.draft) if configuration.speculates else None,
-        prompt=pair.prompt,
-        tokens=plan.completion_tokens,
-        tensor_parallel_size=plan.ranks,
-        collective_breaks=plan.collective_breaks,
-        planted=Planted.NONE,
+        **asked_of_every_arm(plan, pair, CONFIGURATION[arm]),
         profile_samples=0,
         event_profile=None if arm == TEACHER else plan.topology.order_sha256,
         event_fitness_rounds=plan.fitness.rounds if arm == FITNESS and plan.fitness else 0,

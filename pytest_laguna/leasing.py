@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -19,17 +18,18 @@ from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.attempt import Attempt
 from pytest_laguna.campaign import Idle, LaneSettings, ModelFolders
 from pytest_laguna.evidence import files, leased_cards, root
+from pytest_laguna.evidence.card_masks import showing
 from pytest_laguna.evidence.host import HostState
 from pytest_laguna.evidence.idle import IdleRecord
 from pytest_laguna.evidence.leased_cards import LeasedCard, LeaseStart
-from pytest_laguna.evidence.placement import Place, Purpose, misplaced
+from pytest_laguna.evidence.placement import Place, misplaced
 from pytest_laguna.machine import host_audit, idle, leases
 from pytest_laguna.machine.cards import Card, CardSource
 from pytest_laguna.machine.cards_cpu import cores
 from pytest_laguna.machine.choice import choose
 from pytest_laguna.machine.environment import EnvironmentRefusedError, inherited_masks, refuse_inherited
 from pytest_laguna.machine.errors import CardError, LeaseError
-from pytest_laguna.machine.storage import find_place
+from pytest_laguna.machine.storage import find_place, used_places
 from pytest_laguna.machine.sweep import sweep
 from pytest_laguna.planning import cards_needed
 from pytest_laguna.precondition import Gate
@@ -62,7 +62,7 @@ class LeasedCards:
 
     def environment(self) -> Mapping[str, str]:
         """The variables that show a process these cards and no others."""
-        return self.source.environment(self.cards)
+        return showing(self.source.lane, self.cards)
 
     def cores(self, cards: Sequence[Card]) -> frozenset[int]:
         """The processor cores of cards on the cpu lane; empty, which is no restriction, on the others."""
@@ -270,11 +270,8 @@ def require_places(sealed_root: Path, project: Path, settings: LaneSettings) -> 
     """
     if settings.storage is None:
         return ()
-    wanted: dict[Purpose, Path] = {"evidence": sealed_root, "temporary": Path(tempfile.gettempdir())}
-    model = None if settings.engine is None else settings.engine.model
-    if isinstance(model, ModelFolders):
-        wanted |= {"target": project / model.target, "draft": project / model.draft}
-    places = tuple(find_place(purpose, path) for purpose, path in wanted.items())
+    used = used_places(settings, sealed_root, project)
+    places = tuple(find_place(purpose, path) for purpose, path in used.items())
     for place in places:
         reason = misplaced(place, settings.storage)
         if reason is not None:

@@ -191,7 +191,8 @@ def judge_starts(attempted: Attempted) -> NullAnalysis:
     evidence = attempted.directory / root.EVIDENCE
     place = evidence / STARTS_DIRECTORY
     plan = read_model(place / "plan.json", NullPlan)
-    if plan != plan_null(attempted.campaign, attempted.start.lane, reader.read_config(place / reader.TARGET_CONFIG)):
+    config = diagnostic_reader.read_config(place / reader.TARGET_CONFIG)
+    if plan != plan_null(attempted.campaign, attempted.start.lane, config):
         raise UnusableEvidenceError("plan.json: not what the campaign and the target's configuration give")
     checks = {**CONTAINMENT, **preparation_checks(Arm.GRAPH_CONTROL, plan.target_layers)}
     starts = [Start(record, reduce_profiles(profiles, checks)) for record, profiles in read_starts(place)]
@@ -288,7 +289,7 @@ def derive_endpoint(attempted: Attempted) -> OwnAnalysis:
         attempted.start.lane,
         protocol,
         ranks=len(attempted.cards),
-        target_config=reader.read_config(place / reader.TARGET_CONFIG),
+        target_config=diagnostic_reader.read_config(place / reader.TARGET_CONFIG),
         authorised_by=previous.receipt if previous else None,
     )
     if plan != expected:

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_laguna.analysis.topology import expected_topology, target_layers
-from pytest_laguna.campaign import Campaign, GeneratedPair, ModelFolders
+from pytest_laguna.campaign import Campaign, Diagnostic, Engine, EventProfile, GeneratedPair, ModelFolders
 from pytest_laguna.engine import launch
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import DRAFT_TOKENS
-from pytest_laguna.evidence.diagnostic import DiagnosticPlan, FolderModels, GeneratedModels
+from pytest_laguna.evidence.arms_plan import ArmsPlan, FolderModels, GeneratedModels
+from pytest_laguna.evidence.diagnostic import DiagnosticPlan
 from pytest_laguna.evidence.event_analysis import EventPlan, Fitness
 from pytest_laguna.evidence.idle import IdleRequirement
 from pytest_laguna.evidence.parity import KV_HEADS
@@ -55,32 +56,48 @@ def plan_diagnostic(
         UnusableEvidenceError: the campaign has no diagnostic, or no engine on that lane, or a prompt that the pair has
             not, or the configuration is not one whose graph is known.
     """
-    settings, diagnostic = campaign.lane_settings(lane), campaign.diagnostic
-    if diagnostic is None or settings.engine is None:
+    engine, diagnostic = campaign.lane_settings(lane).engine, campaign.diagnostic
+    if diagnostic is None or engine is None:
         message = f"campaign {campaign.name}: expected tables diagnostic and lanes.{lane}.engine"
         raise UnusableEvidenceError(message)
     return DiagnosticPlan(
-        lane=next(name for name in campaign.lanes if name == lane),
-        cards=list(cards),
-        vllm=settings.vllm,
-        interpreter=settings.engine.interpreter,
-        models=_models(settings.engine.model),
+        **dict(_arms(campaign, lane, cards, target_config, engine=engine, asked=diagnostic)),
         flag=campaign.candidate.flag,
         control=campaign.candidate.control,
         treatment=campaign.candidate.treatment,
-        validator=campaign.candidate.validator,
-        completion_tokens=diagnostic.completion_tokens,
-        collective_breaks=diagnostic.collective_breaks,
         draft_tokens=DRAFT_TOKENS,
         samples=diagnostic.samples,
-        decides=settings.engine.decides,
-        identical=settings.engine.identical,
+        decides=engine.decides,
+        identical=engine.identical,
         acceptance_rate_difference=diagnostic.acceptance_rate_difference,
         accepted_per_cycle=diagnostic.accepted_per_cycle,
-        topology=expected_topology(target_config, len(cards), collective_breaks=diagnostic.collective_breaks),
-        target_layers=target_layers(target_config),
         queries=diagnostic.queries,
         null=diagnostic.null,
+    )
+
+
+def _arms(  # noqa: PLR0913 - each says a part of it
+    campaign: Campaign,
+    lane: str,
+    cards: Sequence[str],
+    target_config: Mapping[str, JSON],
+    *,
+    engine: Engine,
+    asked: Diagnostic | EventProfile,
+) -> ArmsPlan:
+    """What a plan says of every arm; raises as the plans that begin with it."""
+    settings = campaign.lane_settings(lane)
+    return ArmsPlan(
+        lane=next(name for name in campaign.lanes if name == lane),
+        cards=list(cards),
+        vllm=settings.vllm,
+        interpreter=engine.interpreter,
+        models=_models(engine.model),
+        validator=campaign.candidate.validator,
+        completion_tokens=asked.completion_tokens,
+        collective_breaks=asked.collective_breaks,
+        topology=expected_topology(target_config, len(cards), collective_breaks=asked.collective_breaks),
+        target_layers=target_layers(target_config),
         idle=IdleRequirement.model_validate(settings.idle.model_dump(include=set(IdleRequirement.model_fields))),
         host=settings.host,
     )
@@ -153,24 +170,13 @@ def plan_events(campaign: Campaign, lane: str, cards: Sequence[str], target_conf
         UnusableEvidenceError: the campaign has no event profile, or no engine on that lane, or a prompt that the pair
             has not, or the configuration is not one whose graph is known.
     """
-    settings, events = campaign.lane_settings(lane), campaign.event_profile
-    if events is None or settings.engine is None:
+    engine, events = campaign.lane_settings(lane).engine, campaign.event_profile
+    if events is None or engine is None:
         message = f"campaign {campaign.name}: expected tables event_profile and lanes.{lane}.engine"
         raise UnusableEvidenceError(message)
     return EventPlan(
-        lane=next(name for name in campaign.lanes if name == lane),
-        cards=list(cards),
-        vllm=settings.vllm,
-        interpreter=settings.engine.interpreter,
-        models=_models(settings.engine.model),
-        validator=campaign.candidate.validator,
-        completion_tokens=events.completion_tokens,
-        collective_breaks=events.collective_breaks,
-        topology=expected_topology(target_config, len(cards), collective_breaks=events.collective_breaks),
-        target_layers=target_layers(target_config),
+        **dict(_arms(campaign, lane, cards, target_config, engine=engine, asked=events)),
         material_percent=events.material_percent,
         fitness=None if events.fitness is None else Fitness.model_validate(events.fitness.model_dump()),
         sparse_replays=events.sparse_replays,
-        idle=IdleRequirement.model_validate(settings.idle.model_dump(include=set(IdleRequirement.model_fields))),
-        host=settings.host,
     )

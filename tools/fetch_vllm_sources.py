@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 WHEELS = {
@@ -31,8 +32,8 @@ class FetchError(Exception):
     """A wheel that cannot be had or is not the one pinned."""
 
 
-def download(version: str, folder: Path) -> Path:
-    """Have pip download one wheel, for the platform it was pinned for and whatever this machine is.
+def download(requirement: str, folder: Path) -> Path:
+    """Have pip download one wheel (``name==version``), for the platform it was pinned for and whatever this machine is.
 
     Raises:
         FetchError: pip failed, or left something else than one wheel.
@@ -40,13 +41,13 @@ def download(version: str, folder: Path) -> Path:
     command = [
         sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
         "--only-binary=:all:", "--platform=manylinux_2_28_x86_64", "--implementation=cp", "--abi=abi3",
-        "--python-version=3.12", f"--dest={folder}", f"vllm=={version}",
+        "--python-version=3.12", f"--dest={folder}", requirement,
     ]  # fmt: skip
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     wheels = list(folder.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
         seen = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
-        raise FetchError(f"vllm=={version}: expected one wheel from pip, seen exit code {done.returncode} ({seen})")
+        raise FetchError(f"{requirement}: expected one wheel from pip, seen exit code {done.returncode} ({seen})")
     return wheels[0]
 
 
@@ -62,8 +63,8 @@ def require_digest(wheel: Path, expected: str) -> None:
         raise FetchError(f"{wheel.name}: expected SHA-256 {expected}, seen {seen}: do not use it")
 
 
-def unpack(wheel: Path, destination: Path) -> int:
-    """Extract the kept files of a wheel, whole or not at all.
+def unpack(wheel: Path, destination: Path, kept: tuple[str, ...] = KEPT_SUFFIXES) -> int:
+    """Extract the files of a wheel whose names end so, whole or not at all.
 
     Returns:
         The number of files.
@@ -72,7 +73,7 @@ def unpack(wheel: Path, destination: Path) -> int:
     partial = Path(tempfile.mkdtemp(prefix=f".{destination.name}-", dir=destination.parent))
     try:
         with zipfile.ZipFile(wheel) as archive:
-            names = [name for name in archive.namelist() if name.endswith(KEPT_SUFFIXES)]
+            names = [name for name in archive.namelist() if name.endswith(kept)]
             archive.extractall(partial, names)  # ZipFile keeps every name inside the folder
         partial.chmod(0o755)
         partial.rename(destination)
@@ -94,18 +95,18 @@ def fetch(version: str) -> str:
     if destination.exists():
         return f"{destination}: there already"
     with tempfile.TemporaryDirectory() as folder:
-        wheel = download(version, Path(folder))
+        wheel = download(f"vllm=={version}", Path(folder))
         require_digest(wheel, WHEELS[version])
         return f"{destination}: {unpack(wheel, destination)} files of {wheel.name}"
 
 
-def main() -> int:
+def main(description: str = "Fetch the Python files of vLLM's wheels.", one: Callable[[str], object] = fetch) -> int:
     """Fetch the versions named on the command line; exit code 1 with one line on the first that fails."""
-    parser = argparse.ArgumentParser(description="Fetch the Python files of vLLM's wheels.")
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("versions", nargs="+", metavar="VERSION")
     try:
         for version in parser.parse_args().versions:
-            print(fetch(version))
+            print(one(version))
     except FetchError as error:
         print(error, file=sys.stderr)
         return 1

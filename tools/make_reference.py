@@ -101,9 +101,10 @@ def _files() -> str:
     found = {form.__qualname__: form for module in _modules(pytest_laguna.evidence) for form in _forms(module)}
     for form in sorted(found.values(), key=_name_of_form):
         docstring = inspect.getdoc(form) or ""
-        rows = [(f"`{name}`", text) for name, text in _fields(docstring).items()]
-        told = _sentence(docstring.partition("\n\n")[0])
-        sections.append(f"### `{_name_of_form(form)}`\n{told}\n\n{_table(('field', 'what it is'), rows)}")
+        told = {name: text for base in reversed(form.__mro__) for name, text in _fields(base.__doc__ or "").items()}
+        rows = [(f"`{name}`", text) for name, text in told.items() if name in form.model_fields]
+        summary = _sentence(docstring.partition("\n\n")[0])
+        sections.append(f"### `{_name_of_form(form)}`\n{summary}\n\n{_table(('field', 'what it is'), rows)}")
     sections.append(f"The campaign file's schema is `{_name_of_form(Campaign)}`.\n")
     return "\n".join(sections)
 

@@ -23,7 +23,7 @@ from pytest_laguna.engine.launch import TinyPair
 from pytest_laguna.engine.serving import ServedArm
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.endpoint_campaign import Teacher, TeacherRow
+from pytest_laguna.evidence.endpoint_campaign import Teacher
 from pytest_laguna.evidence.leg import LegRecord, LegRequest
 from pytest_laguna.machine.command import new_token
 
@@ -56,18 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         record = _ask(runner, chosen.device, pair, chosen.suite.resolve(), Path(place))
         source = files.sha256_file(Path(place) / "leg" / "leg.json")
-    teacher = Teacher(
-        source_sha256=source,
-        rows=[
-            TeacherRow(
-                prompt_index=row.index,
-                prompt_id=row.prompt_id,
-                prompt_sha256=row.prompt_sha256,
-                token_ids=row.token_ids,
-            )
-            for row in record.rows
-        ],
-    )
+    teacher = Teacher.of(record.rows, source)
     files.write_new(chosen.teacher, files.canonical_json(teacher.canonical()) + b"\n")
     for row in record.rows:
         print(f"{row.prompt_id}: {row.usage.prompt_tokens} + {row.usage.completion_tokens}, {row.finish_reason}")

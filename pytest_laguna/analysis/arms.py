@@ -1,27 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules over the four arms: each fresh, cold and whole, the tokens identical, the drafts at work and alike.
+"""Rules over the four arms: each fresh and as it was asked, the tokens identical, the drafts at work and alike.
 
 Source: the preregistration of the persistent KV-cache views, Gate 2.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from pytest_laguna.analysis import arm_pair
-from pytest_laguna.analysis.diagnostic_case import (
-    SPECULATING_ARMS,
-    Case,
-    Rule,
-    RuleFinding,
-    reported,
-)
-from pytest_laguna.analysis.engine_identity import public_version
-from pytest_laguna.analysis.process import judge_process
-from pytest_laguna.evidence.arm_record import Acceptance, Arm, ArmRecord, ArmRequest, Planted, RankProcess
-from pytest_laguna.evidence.diagnostic import FolderModels, GeneratedModels
+from pytest_laguna.analysis import arm_pair, each_arm
+from pytest_laguna.analysis.diagnostic_case import SPECULATING_ARMS, Case, Rule, RuleFinding, reported
+from pytest_laguna.evidence.arm_record import Acceptance, Arm
 from pytest_laguna.evidence.diagnostic_evidence import Missing, present
 from pytest_laguna.verdict import NotProvenError, Verdict
 
@@ -33,136 +23,32 @@ def nothing_unexpected(case: Case) -> RuleFinding:
     return None
 
 
-def ended_clean(case: Case) -> RuleFinding:
-    """Rule ``ended-clean``: the process of each arm ended by itself with exit code 0 and left nothing behind."""
-    for arm, run in case.evidence.arms.items():
-        if isinstance(run.process, Missing):
-            case.record(arm)  # raises the root cause where the arm left nothing at all
-        verdict, reason = judge_process(present(run.process))
-        if verdict is not Verdict.PASS:
-            return verdict, f"{arm}: {reason}{case.told(run)}"
-    return None
-
-
 def as_asked(case: Case) -> RuleFinding:
     """Rule ``as-asked``: each arm answers its own request, and the request is the plan's, without a planted defect."""
-    for arm in Arm:
-        record, request = case.record(arm), present(case.evidence.arms[arm].request)
-        if record.request != request:
-            return Verdict.VOID, f"{arm}: the record answers another request than its own"
-        seen = {name: getattr(request, name) for name in _asked(case, arm)}
-        for name, expected in _asked(case, arm).items():
-            if seen[name] != expected:
-                return Verdict.VOID, f"{arm}: {name} {seen[name]!r}; expected {expected!r}"
-    return None
+    return each_arm.judge_requests(case, {arm: _asked(case, arm) for arm in Arm})
 
 
 def _asked(case: Case, arm: Arm) -> Mapping[str, object]:
-    """What the plan says of an arm's request."""
+    """What the plan says of an arm's request alone."""
     return {
         "arm": arm,
-        "lane": case.plan.lane,
-        "tokens": case.plan.completion_tokens,
-        "tensor_parallel_size": case.plan.ranks,
-        "collective_breaks": case.plan.collective_breaks,
-        "planted": Planted.NONE,
         "profile_samples": case.plan.samples if arm.graphs else 0,
         "event_profile": None,
         "null": case.plan.null,
     }
 
 
-def same_models_and_prompt(case: Case) -> RuleFinding:
-    """Rule ``same-models-and-prompt``: one target, one draft, and the same prompt tokens in all arms."""
-    records = {arm: case.record(arm) for arm in Arm}
-    teacher = records[Arm.Q1]
-    for arm, record in records.items():
-        pairs = {
-            "target": (teacher.request.target, record.request.target),
-            "prompt": (teacher.request.prompt, record.request.prompt),
-            "prompt tokens": (_prompt(teacher), _prompt(record)),
-            "draft": (records[Arm.EAGER].request.draft if arm.speculates else None, record.request.draft),
-        }
-        for name, (expected, seen) in pairs.items():
-            if seen != expected:
-                return Verdict.VOID, f"{arm}: {name} {seen!r}; expected {expected!r} as in the other arms"
-    return None
-
-
-def vllm_planned(case: Case) -> RuleFinding:
-    """Rule ``vllm-planned``: every arm ran the vLLM version of the campaign; a build's own suffix does not count."""
-    return judge_version(((record.request.arm, record) for record in case.records()), case.plan.vllm)
-
-
-def judge_version(records: Iterable[tuple[str, ArmRecord]], planned: str) -> RuleFinding:
-    """The first arm, by its name, that ran another vLLM version than the planned one."""
-    for arm, record in records:
-        seen = record.versions.get("vllm", "")
-        if public_version(seen) != planned:
-            return Verdict.VOID, f"{arm}: vLLM {seen or 'not recorded'}; expected {planned}"
-    return None
-
-
 def models_planned(case: Case) -> RuleFinding:
-    """Rule ``models-planned``: the arms loaded the campaign's pair and continued its prompt.
-
-    A pair that the project makes lies in another folder each time; rule ``plan-derived`` knows it by its layers and its
-    width.
-    """
-    return judge_models(case.record(Arm.EAGER).request, case.plan.models)
-
-
-def judge_models(request: ArmRequest, planned: GeneratedModels | FolderModels) -> RuleFinding:
-    """What speaks against the pair of an arm that loads both models."""
-    if isinstance(planned, GeneratedModels):
-        seen = hashlib.sha256(request.prompt.encode()).hexdigest()
-        if seen != planned.prompt_sha256:
-            told = f"a prompt with digest {seen}"
-            return Verdict.VOID, f"{told}; expected {planned.prompt_sha256}, that of {planned.prompt!r}"
-        return None
-    for name in FolderModels.model_fields:
-        seen, expected = getattr(request, name), getattr(planned, name)
-        if seen != expected and not (name != "prompt" and _starts_elsewhere(seen, expected)):
-            return Verdict.VOID, f"{name} {seen!r}; expected {expected!r}"
-    return None
-
-
-def _starts_elsewhere(folder: str | None, planned: str) -> bool:
-    """Whether a folder is the planned one with the project's own path before it."""
-    return folder is not None and not planned.startswith("/") and folder.endswith(f"/{planned}")
-
-
-def _prompt(record: ArmRecord) -> tuple[int, str]:
-    return record.prompt_tokens, record.prompt_token_sha256
-
-
-def own_processes(case: Case) -> RuleFinding:
-    """Rule ``own-processes``: every rank of every arm ran in a process that no other shared."""
-    seen: dict[RankProcess, str] = {}
-    for arm in Arm:
-        for report in case.record(arm).ranks:
-            process = report.process
-            if process in seen:
-                told = f"process {process.pid}, started at tick {process.start_ticks}, is also that of {seen[process]}"
-                return Verdict.VOID, f"{arm} rank {report.rank}: {told}; expected a fresh one"
-            seen[process] = f"{arm} rank {report.rank}"
-    return None
+    """Rule ``models-planned``: the arms loaded the campaign's pair and continued its prompt."""
+    return each_arm.judge_models(case.record(Arm.EAGER).request, case.plan.models)
 
 
 def in_order(case: Case) -> RuleFinding:
     """Rule ``in-order``: the processes of each arm started after all of the arm before it, and after all packets."""
-    started = [(str(arm), _started(case.record(arm))) for arm in Arm]
+    started = each_arm.started(case)
     if packets := [*_packets_started(case)]:
         started.insert(0, ("the last packet", packets))
-    for (earlier, before), (later, after) in itertools.pairwise(started):
-        if min(after) <= max(before):
-            told = f"started at tick {min(after)}, {earlier} at {max(before)}"
-            return Verdict.VOID, f"{later}: {told}; expected the packets, then {', '.join(Arm)}"
-    return None
-
-
-def _started(record: ArmRecord) -> list[int]:
-    return [report.process.start_ticks for report in record.ranks]
+    return each_arm.judge_order(started)
 
 
 def _packets_started(case: Case) -> Iterator[int]:
@@ -174,28 +60,11 @@ def _packets_started(case: Case) -> Iterator[int]:
 
 def within_process(case: Case) -> RuleFinding:
     """Rule ``within-process``: start and generation of each arm took no longer than its process lived."""
-    for arm in Arm:
-        record, process = case.record(arm), present(case.evidence.arms[arm].process)
+    for arm, record in case.records():
+        process = present(case.evidence.arms[arm].process)
         if record.start_seconds + record.generation_seconds > process.wall_seconds:
             told = f"a start of {record.start_seconds} s and a generation of {record.generation_seconds} s"
             return Verdict.VOID, f"{arm}: {told}; expected them within the {process.wall_seconds} s of its process"
-    return None
-
-
-def one_generation(case: Case) -> RuleFinding:
-    """Rule ``one-generation``: one generation of the frozen length, which nothing but its length ended."""
-    for record in case.records():
-        seen, expected = (len(record.token_ids), record.finish_reason), (case.plan.completion_tokens, "length")
-        if seen != expected:
-            return Verdict.FAIL, f"{record.request.arm}: tokens and finish {seen}; expected {expected}"
-    return None
-
-
-def nothing_cached(case: Case) -> RuleFinding:
-    """Rule ``nothing-cached``: no token of the prompt came from a cache."""
-    for record in case.records():
-        if record.cached_tokens != 0:
-            return Verdict.FAIL, f"{record.request.arm}: {record.cached_tokens} cached tokens; expected 0"
     return None
 
 
@@ -204,7 +73,7 @@ def required_pairs(case: Case) -> RuleFinding:
     if not case.plan.identical:
         return Verdict.NOT_PROVEN, "the plan requires no pair of arms to be identical"
     for first, second in case.plan.identical:
-        difference = _difference(case.record(first), case.record(second))
+        difference = each_arm.difference(case.record(first), case.record(second))
         if difference:
             return Verdict.FAIL, f"{first} and {second}: {difference}"
     return None
@@ -215,7 +84,7 @@ def other_pairs(case: Case) -> RuleFinding:
     required = {frozenset(pair) for pair in case.plan.identical}
     others = [pair for pair in itertools.combinations(Arm, 2) if frozenset(pair) not in required]
     told = [
-        f"{first} and {second} {_difference(case.record(first), case.record(second)) or 'identical'}"
+        f"{first} and {second} {each_arm.difference(case.record(first), case.record(second)) or 'identical'}"
         for first, second in others
     ]
     return reported("; ".join(told) or "every pair of arms is required to be identical")
@@ -223,16 +92,7 @@ def other_pairs(case: Case) -> RuleFinding:
 
 def all_identical(case: Case) -> bool:
     """Whether all four arms gave the same tokens and the same text, required of them or not."""
-    return len({(record.token_sha256, record.text_sha256) for record in case.records()}) == 1
-
-
-def _difference(first: ArmRecord, second: ArmRecord) -> str | None:
-    """The first difference between two generations; None when they are equal bit for bit."""
-    tokens = itertools.zip_longest(first.token_ids, second.token_ids)
-    for position, (one, other) in enumerate(tokens):
-        if one != other:
-            return f"differ at token {position}: {one} and {other}"
-    return "differ in text though not in tokens" if first.text_sha256 != second.text_sha256 else None
+    return len({(record.token_sha256, record.text_sha256) for _, record in case.records()}) == 1
 
 
 def attention_equal(case: Case) -> RuleFinding:
@@ -248,10 +108,10 @@ def attention_equal(case: Case) -> RuleFinding:
 
 
 def _accepted(case: Case) -> Iterator[tuple[Arm, Acceptance]]:
-    for record in case.records(SPECULATING_ARMS):
+    for arm, record in case.records(SPECULATING_ARMS):
         if record.acceptance is None or 0 in {record.acceptance.drafts, record.acceptance.draft_tokens}:
-            raise NotProvenError(f"{record.request.arm}: no draft cycle is recorded")
-        yield record.request.arm, record.acceptance
+            raise NotProvenError(f"{arm}: no draft cycle is recorded")
+        yield arm, record.acceptance
 
 
 def depth_equal(case: Case) -> RuleFinding:
@@ -318,18 +178,16 @@ def accepted_by_position(case: Case) -> RuleFinding:
 
 ARMS_FRESH: Mapping[str, Rule] = {
     "nothing-unexpected": nothing_unexpected,
-    "ended-clean": ended_clean,
+    "ended-clean": each_arm.ended_clean,
     "as-asked": as_asked,
-    "same-models-and-prompt": same_models_and_prompt,
+    "same-models-and-prompt": each_arm.same_models_and_prompt,
     "models-planned": models_planned,
-    "vllm-planned": vllm_planned,
-    "own-processes": own_processes,
+    "vllm-planned": each_arm.vllm_planned,
+    "own-processes": each_arm.own_processes,
     "in-order": in_order,
     "within-process": within_process,
-    "one-generation": one_generation,
+    "one-generation": each_arm.one_generation,
 }
-
-CACHE_COLD: Mapping[str, Rule] = {"nothing-cached": nothing_cached}
 
 TOKENS_IDENTICAL: Mapping[str, Rule] = {
     "required-pairs": required_pairs,

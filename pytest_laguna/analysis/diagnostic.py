@@ -6,8 +6,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from pytest_laguna.analysis.arms import ARMS_FRESH, CACHE_COLD, DRAFTS_BOUNDED, TOKENS_IDENTICAL, all_identical
+from pytest_laguna.analysis.arms import ARMS_FRESH, DRAFTS_BOUNDED, TOKENS_IDENTICAL, all_identical
 from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding
+from pytest_laguna.analysis.each_arm import CACHE_COLD
 from pytest_laguna.analysis.engine_identity import IDENTITY_RULES
 from pytest_laguna.analysis.findings import Finding, decisive
 from pytest_laguna.analysis.packets import PARITY_PACKETS

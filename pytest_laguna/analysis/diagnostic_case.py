@@ -8,16 +8,15 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias, TypeVar
 
+from pytest_laguna.analysis import root_cause
 from pytest_laguna.analysis.arm_pair import Expected, Pair
 from pytest_laguna.analysis.identity_case import IdentityCase
-from pytest_laguna.analysis.process import judge_process
 from pytest_laguna.analysis.replay_checks import CONTAINMENT, preparation_checks
 from pytest_laguna.analysis.replay_profile import ArmProfile, reduce_profiles
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord
 from pytest_laguna.evidence.diagnostic import DiagnosticPlan
-from pytest_laguna.evidence.diagnostic_evidence import DiagnosticEvidence, Missing, RunEvidence, present
+from pytest_laguna.evidence.diagnostic_evidence import DiagnosticEvidence, Missing
 from pytest_laguna.evidence.parity import PacketRecord
-from pytest_laguna.evidence.schemas import Schema
 from pytest_laguna.verdict import NotProvenError, Verdict
 
 Content = TypeVar("Content")
@@ -53,21 +52,21 @@ class Case:
             NotProvenError: it left no record; the reason names what stopped it, or the first thing that went wrong.
             UnusableEvidenceError: its record cannot be used.
         """
-        return self._record_of(self.evidence.arms[arm].record)
+        return self.piece(self.evidence.arms[arm].record)
 
     def packet(self, position: int) -> PacketRecord:
         """What a packet did; raises as ``record``."""
         if position not in self.evidence.packets:
             raise NotProvenError(f"packets/{position}: there is none{self.first_failure()}")
-        return self._record_of(self.evidence.packets[position].record)
+        return self.piece(self.evidence.packets[position].record)
 
-    def records(self, arms: tuple[Arm, ...] = tuple(Arm)) -> Iterator[ArmRecord]:
+    def records(self, arms: tuple[Arm, ...] = tuple(Arm)) -> Iterator[tuple[Arm, ArmRecord]]:
         """What each arm did, in their order; raises as ``record`` where one did nothing."""
-        return map(self.record, arms)
+        return ((arm, self.record(arm)) for arm in arms)
 
     def pair(self) -> Pair:
         """The two graph arms, in the form of the rules that gate 1 judges them by; raises as ``record``."""
-        control, candidate = self.records(GRAPH_ARMS)
+        control, candidate = map(self.record, GRAPH_ARMS)
         return Pair(control, candidate, self.expected())
 
     def expected(self) -> Expected:
@@ -102,7 +101,7 @@ class Case:
     def identity(self) -> IdentityCase:
         """What the rules over engine, binaries and models look at; raises as ``record`` without an identity."""
         return IdentityCase(
-            identity=self._record_of(self.evidence.identity),
+            identity=self.piece(self.evidence.identity),
             arms={arm: run.record for arm, run in self.evidence.arms.items() if not isinstance(run.record, Missing)},
             packets={
                 position: run.record.mapped
@@ -119,26 +118,13 @@ class Case:
             null=self.plan.null,
         )
 
-    @staticmethod
-    def told(run: RunEvidence[Schema, Schema]) -> str:
-        """What a run said in place of a record, as the end of a line; empty where it said nothing."""
-        return f"; {run.record.reason}" if isinstance(run.record, Missing) and run.record.told else ""
-
-    def _record_of(self, piece: Content | Missing) -> Content:
-        if isinstance(piece, Missing) and piece.verdict is Verdict.NOT_PROVEN and not piece.told:
-            raise NotProvenError(f"{piece.reason}{self.first_failure()}")
-        return present(piece)
+    def piece(self, piece: Content | Missing) -> Content:
+        """The content, or the reason with the first thing that went wrong; raises as ``record``."""
+        return root_cause.found(piece, self.evidence.runs())
 
     def first_failure(self) -> str:
-        """The first run that says why it left nothing, or whose process did not end well."""
-        for place, run in self.evidence.runs():
-            if told := self.told(run):
-                return told
-            if not isinstance(run.process, Missing):
-                verdict, reason = judge_process(run.process)
-                if verdict is not Verdict.PASS:
-                    return f"; {place}: {reason}"
-        return ""
+        """The first thing that went wrong, as the end of a line."""
+        return root_cause.first_failure(self.evidence.runs())
 
 
 Rule: TypeAlias = Callable[[Case], RuleFinding]

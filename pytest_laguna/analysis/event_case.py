@@ -8,16 +8,16 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
-from pytest_laguna.analysis.diagnostic_case import RuleFinding
+from pytest_laguna.analysis import root_cause
+from pytest_laguna.analysis.diagnostic_case import Case, RuleFinding
 from pytest_laguna.analysis.identity_case import IdentityCase
-from pytest_laguna.analysis.process import judge_process
 from pytest_laguna.evidence.arm_record import ArmRecord, RankReport
-from pytest_laguna.evidence.diagnostic_evidence import Missing, present
+from pytest_laguna.evidence.diagnostic_evidence import Missing
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
 from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, TEACHER, EventPlan
 from pytest_laguna.evidence.event_evidence import EventEvidence
 from pytest_laguna.evidence.event_profile import EventProfile
-from pytest_laguna.verdict import NotProvenError, Verdict
+from pytest_laguna.verdict import NotProvenError
 
 Content = TypeVar("Content")
 
@@ -53,7 +53,8 @@ class EventCase:
         pieces = {rank: self.evidence.profiles.get(f"rank{rank}.json") for rank in range(self.plan.ranks)}
         for rank, piece in pieces.items():
             if piece is None:
-                raise NotProvenError(f"{EVENTS}: rank{rank}.json: there is none{self._first_failure()}")
+                why = root_cause.first_failure(self.evidence.runs())
+                raise NotProvenError(f"{EVENTS}: rank{rank}.json: there is none{why}")
         return {rank: self.piece(piece) for rank, piece in pieces.items() if piece is not None}
 
     @functools.cached_property
@@ -84,20 +85,12 @@ class EventCase:
 
     def piece(self, piece: Content | Missing) -> Content:
         """The content, or the reason with the first thing that went wrong; raises as ``record``."""
-        if isinstance(piece, Missing) and piece.verdict is Verdict.NOT_PROVEN and not piece.told:
-            raise NotProvenError(f"{piece.reason}{self._first_failure()}")
-        return present(piece)
-
-    def _first_failure(self) -> str:
-        """The first arm that says why it left nothing, or whose process did not end well, as the end of a line."""
-        for place, run in self.evidence.runs():
-            if isinstance(run.record, Missing) and run.record.told:
-                return f"; {run.record.reason}"
-            if not isinstance(run.process, Missing):
-                verdict, reason = judge_process(run.process)
-                if verdict is not Verdict.PASS:
-                    return f"; {place}: {reason}"
-        return ""
+        return root_cause.found(piece, self.evidence.runs())
 
 
 EventRule: TypeAlias = Callable[[EventCase], RuleFinding]
+
+AnyCase: TypeAlias = Case | EventCase
+"""What a rule looks at that every campaign with arms has."""
+
+AnyRule: TypeAlias = Callable[[AnyCase], RuleFinding]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pytest_laguna.analysis.diagnostic_case import RuleFinding, not_applicable, reported
 from pytest_laguna.analysis.event_case import EventCase, EventRule
 from pytest_laguna.analysis.event_profile import category_sums, decide_action, slowest
-from pytest_laguna.analysis.event_sparse import Group, Share, sparse_shares
+from pytest_laguna.analysis.event_sparse import Group, sparse_shares
 from pytest_laguna.analysis.event_work import waiting
 from pytest_laguna.evidence.arm_record import RankReport
 from pytest_laguna.evidence.event_analysis import EVENTS, FITNESS, SPARSE, Action, MeasuredFitness, SparseShare
@@ -139,7 +139,7 @@ def _sparse_of(case: EventCase, report: RankReport) -> RuleFinding:
 
 
 def measured_shares(
-    case: EventCase, shares: Callable[[SparseProfile], Mapping[Group, Share]]
+    case: EventCase, shares: Callable[[SparseProfile], dict[Group, SparseShare]]
 ) -> dict[str, dict[Group, SparseShare]]:
     """What the sparse profiles give, by rank; nothing where none is there.
 
@@ -152,10 +152,7 @@ def measured_shares(
         UnusableEvidenceError: a profile cannot be used.
     """
     profiles = [case.piece(piece) for piece in case.evidence.sparse.values()]
-    return {
-        str(profile.rank): {group: SparseShare(**share._asdict()) for group, share in shares(profile).items()}
-        for profile in profiles
-    }
+    return {str(profile.rank): shares(profile) for profile in profiles}
 
 
 def measured_fitness(case: EventCase) -> MeasuredFitness | None:

@@ -12,9 +12,10 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from pytest_laguna.analysis.event_ranges import places
+from pytest_laguna.evidence.event_analysis import SparseShare
 from pytest_laguna.evidence.event_sparse import SparseProfile, chosen_intervals
 from pytest_laguna.evidence.replay_profile import SegmentKind
 from pytest_laguna.verdict import NotProvenError
@@ -26,23 +27,7 @@ LEAST = 2
 """Drawn intervals that a group needs: one has no scatter."""
 
 
-class Share(NamedTuple):
-    """A group's share of a replay.
-
-    Attributes:
-        percent: of the replay's intervals.
-        low: end of the 95 % interval.
-        high: the other end.
-        drawn: how many intervals it rests on.
-    """
-
-    percent: float
-    low: float
-    high: float
-    drawn: int
-
-
-def sparse_shares(profile: SparseProfile) -> dict[SegmentKind, Share]:
+def sparse_shares(profile: SparseProfile) -> dict[SegmentKind, SparseShare]:
     """Shares by kind of segment.
 
     Raises:
@@ -51,7 +36,7 @@ def sparse_shares(profile: SparseProfile) -> dict[SegmentKind, Share]:
     return _shares(profile, profile.kinds)
 
 
-def sparse_class_shares(profile: SparseProfile) -> dict[str, Share]:
+def sparse_class_shares(profile: SparseProfile) -> dict[str, SparseShare]:
     """Shares by place in the source: prefix, the repeated graphs, boundaries, tail.
 
     A part of which fewer than two intervals were drawn, as a tail of one, is counted with the part that has the most
@@ -73,7 +58,7 @@ def _numbers(profile: SparseProfile) -> range:
     return range(len(profile.replays))
 
 
-def _shares(profile: SparseProfile, groups: Sequence[Group]) -> dict[Group, Share]:
+def _shares(profile: SparseProfile, groups: Sequence[Group]) -> dict[Group, SparseShare]:
     drawn: dict[Group, list[int]] = {group: [] for group in groups}
     for number, durations in enumerate(profile.replays):
         for index, nanoseconds in zip(chosen_intervals(profile.kinds, number), durations, strict=True):
@@ -93,9 +78,11 @@ def _shares(profile: SparseProfile, groups: Sequence[Group]) -> dict[Group, Shar
     return {group: _share(group, sums, variances, total, len(values)) for group, values in drawn.items()}
 
 
-def _share(group: Group, sums: dict[Group, float], variances: dict[Group, float], total: float, drawn: int) -> Share:
+def _share(
+    group: Group, sums: dict[Group, float], variances: dict[Group, float], total: float, drawn: int
+) -> SparseShare:
     own, others = sums[group], sum(variances.values()) - variances[group]
     deviation = math.sqrt((total - own) ** 2 * variances[group] + own**2 * others) / total**2
     share = own / total
     low, high = share - QUANTILE * deviation, share + QUANTILE * deviation
-    return Share(100 * share, 100 * low, 100 * high, drawn)
+    return SparseShare(percent=100 * share, low=100 * low, high=100 * high, drawn=drawn)

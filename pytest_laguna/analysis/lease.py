@@ -14,6 +14,7 @@ from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.host import judge_host
 from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.analysis.process import judge_cleanliness
+from pytest_laguna.evidence.card_masks import showing
 from pytest_laguna.evidence.host import HostLimits
 from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, seconds_between
 from pytest_laguna.evidence.journal import Event
@@ -144,29 +145,13 @@ def _judge_start(lease: LeaseStart, session: Session) -> Iterator[Finding]:
 
 def _judge_view(lease: LeaseStart) -> Iterator[Finding]:
     """Rule ``shows-its-cards``: what runs under it is shown its cards, and on the cpu lane runs on their cores."""
-    shown = MASKS[lease.lane](lease.cards)
+    shown = showing(lease.lane, lease.cards)
     if lease.environment != shown:
         yield Verdict.VOID, f"{LEASE}: environment {lease.environment}; expected {shown}, which shows its cards"
     names = (re.match(r"core (\d+)\b", card.name) for card in lease.cards)
     cores = sorted({int(name[1]) for name in names if name is not None}) if lease.lane == "cpu" else []
     if lease.cores != cores:
         yield Verdict.VOID, f"{LEASE}: cores {lease.cores}; expected {cores}, its cards'"
-
-
-def _ordinals(cards: Sequence[LeasedCard]) -> str:
-    return ",".join(str(card.ordinal) for card in cards)
-
-
-def _identities(cards: Sequence[LeasedCard]) -> str:
-    return ",".join(card.identity for card in cards)
-
-
-MASKS: Mapping[str, Callable[[Sequence[LeasedCard]], dict[str, str]]] = {
-    "cpu": lambda cards: {"LAGUNA_CPU_CARDS": _ordinals(cards)},
-    "cuda": lambda cards: {"CUDA_VISIBLE_DEVICES": _identities(cards), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
-    "xpu": lambda cards: {"ZE_AFFINITY_MASK": _ordinals(cards), "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"},
-}
-"""The variables that show a process some cards and no others, by lane."""
 
 
 def _judge_terms(lease: LeaseStart, terms: LeaseTerms) -> Iterator[Finding]:

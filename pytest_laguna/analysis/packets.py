@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from pytest_laguna.analysis import parity
+from pytest_laguna.analysis import parity, root_cause
 from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding, not_applicable
 from pytest_laguna.analysis.findings import gravest
 from pytest_laguna.analysis.process import judge_process
@@ -33,7 +33,7 @@ def packets_ended_clean(case: Case) -> RuleFinding:
             case.packet(position)  # raises the root cause where the packet left nothing at all
         verdict, reason = judge_process(present(case.evidence.packets[position].process))
         if verdict is not Verdict.PASS:
-            return verdict, f"packets/{position}: {reason}{case.told(case.evidence.packets[position])}"
+            return verdict, f"packets/{position}: {reason}{root_cause.told(case.evidence.packets[position])}"
     return None
 
 

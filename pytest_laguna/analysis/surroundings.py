@@ -6,73 +6,24 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding, not_applicable
+from pytest_laguna.analysis.event_case import AnyCase, AnyRule
 from pytest_laguna.analysis.findings import gravest
 from pytest_laguna.analysis.host import HOST_RULES
 from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.evidence.arm_record import ArmRecord
-from pytest_laguna.evidence.diagnostic_evidence import Missing, RunEvidence, present
+from pytest_laguna.evidence.diagnostic_evidence import Missing, present
 from pytest_laguna.evidence.host import HostAudit, HostLimits
-from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, seconds_between
+from pytest_laguna.evidence.idle import IdleRecord, seconds_between
 from pytest_laguna.evidence.parity import PacketRecord
-from pytest_laguna.evidence.schemas import Schema
 from pytest_laguna.verdict import Verdict
-
-
-class Limits(Protocol):
-    """What a plan says of its surroundings."""
-
-    @property
-    def lane(self) -> str:
-        """Where it runs."""
-
-    @property
-    def cards(self) -> list[str]:
-        """Identities of the leased cards."""
-
-    @property
-    def idle(self) -> IdleRequirement:
-        """When they count as idle."""
-
-    @property
-    def host(self) -> HostLimits:
-        """The host's limits around each run."""
-
-
-class Left(Protocol):
-    """What runs left of their surroundings."""
-
-    @property
-    def idle_before(self) -> IdleRecord | Missing:
-        """The cards before the first."""
-
-    @property
-    def idle_after(self) -> IdleRecord | Missing:
-        """The cards after the last."""
-
-    def runs(self) -> Iterator[tuple[str, RunEvidence[Schema, Schema]]]:
-        """Every run, in order, by its place."""
-
-
-class Surrounded(Protocol):
-    """A case of any campaign that runs arms on leased cards."""
-
-    @property
-    def plan(self) -> Limits:
-        """What was planned."""
-
-    @property
-    def evidence(self) -> Left:
-        """What there is."""
-
 
 LEASE = "LAGUNA_LEASE"
 """The variable by which a process tells under which lease it runs."""
 
 
-def before_first(case: Surrounded) -> RuleFinding:
+def before_first(case: AnyCase) -> RuleFinding:
     """Rule ``before-first``: the leased cards were idle before anything ran."""
     return judge_look(case, "idle-before.json", case.evidence.idle_before, "before", case.plan.cards)
 
@@ -90,7 +41,7 @@ def after_packets(case: Case) -> RuleFinding:
     return None
 
 
-def after_arms(case: Case) -> RuleFinding:
+def after_arms(case: AnyCase) -> RuleFinding:
     """Rule ``after-arms``: the leased cards were idle after each arm."""
     for arm, run in case.evidence.arms.items():
         finding = judge_look(case, str(arm), run.idle, "after", case.plan.cards)
@@ -99,12 +50,12 @@ def after_arms(case: Case) -> RuleFinding:
     return None
 
 
-def after_last(case: Surrounded) -> RuleFinding:
+def after_last(case: AnyCase) -> RuleFinding:
     """Rule ``after-last``: the leased cards were idle after everything had run."""
     return judge_look(case, "idle-after.json", case.evidence.idle_after, "after", case.plan.cards)
 
 
-def one_lease(case: Surrounded) -> RuleFinding:
+def one_lease(case: AnyCase) -> RuleFinding:
     """Rule ``one-lease``: every look was under the same lease, and so was everything that ran."""
     tokens = {record.token for record in _idle_records(case)}
     if len(tokens) != 1:
@@ -117,7 +68,7 @@ def one_lease(case: Surrounded) -> RuleFinding:
     return None
 
 
-def looks_in_order(case: Surrounded) -> RuleFinding:
+def looks_in_order(case: AnyCase) -> RuleFinding:
     """Rule ``looks-in-order``: looks at the cards and states of the host were taken in the order of what ran.
 
     So none of them is another's copy, and none is from before or after its run.
@@ -131,7 +82,7 @@ def looks_in_order(case: Surrounded) -> RuleFinding:
     return None
 
 
-def _moments(case: Surrounded) -> Iterator[tuple[str, str]]:
+def _moments(case: AnyCase) -> Iterator[tuple[str, str]]:
     """Every look and every state of the host that is there, in the order in which they are taken, with its time."""
     yield from _looks("idle-before.json", case.evidence.idle_before)
     for place, run in case.evidence.runs():
@@ -148,7 +99,7 @@ def _looks(where: str, piece: IdleRecord | Missing) -> Iterator[tuple[str, str]]
 
 
 def judge_look(
-    case: Surrounded, where: str, piece: IdleRecord | Missing, phase: str, cards: Sequence[str]
+    case: AnyCase, where: str, piece: IdleRecord | Missing, phase: str, cards: Sequence[str]
 ) -> tuple[Verdict, str] | None:
     """What speaks against one look at cards: another look than was due, or cards that were not idle."""
     record = present(piece)
@@ -159,12 +110,12 @@ def judge_look(
     return None if verdict is Verdict.PASS else (verdict, f"{where}: {reason}")
 
 
-def _idle_records(case: Surrounded) -> Iterator[IdleRecord]:
+def _idle_records(case: AnyCase) -> Iterator[IdleRecord]:
     pieces = [case.evidence.idle_before, *(run.idle for _, run in case.evidence.runs()), case.evidence.idle_after]
     return (piece for piece in pieces if not isinstance(piece, Missing))
 
 
-def _audits(case: Surrounded) -> Iterator[tuple[str, HostAudit]]:
+def _audits(case: AnyCase) -> Iterator[tuple[str, HostAudit]]:
     """The host around each packet and each arm."""
     return ((place, present(run.host)) for place, run in case.evidence.runs())
 
@@ -180,7 +131,7 @@ _LIMITS: Mapping[str, Callable[[HostLimits], bool]] = {
 """Whether the campaign limits at all what a rule of the host judges."""
 
 
-def judge_host(case: Surrounded, name: str) -> RuleFinding:
+def judge_host(case: AnyCase, name: str) -> RuleFinding:
     """The rule of the host of that name, around each run."""
     if name in _LIMITS and not _LIMITS[name](case.plan.host):
         return not_applicable("the campaign sets no limit")
@@ -201,4 +152,4 @@ CARDS_IDLE: Mapping[str, Rule] = {
     "looks-in-order": looks_in_order,
 }
 
-HOST_WITHIN_LIMITS: Mapping[str, Rule] = {name: functools.partial(judge_host, name=name) for name in HOST_RULES}
+HOST_WITHIN_LIMITS: Mapping[str, AnyRule] = {name: functools.partial(judge_host, name=name) for name in HOST_RULES}

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from pytest_laguna.analysis import arm_pair
 from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case, Rule, RuleFinding
+from pytest_laguna.analysis.event_case import AnyCase
 from pytest_laguna.evidence.arm_record import Arm, CapturedGraph
-from pytest_laguna.evidence.diagnostic import FolderModels, GeneratedModels, Topology
+from pytest_laguna.evidence.arms_plan import FolderModels, GeneratedModels, Topology
 from pytest_laguna.evidence.diagnostic_evidence import present
 from pytest_laguna.evidence.replay_profile import SegmentKind
 from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
@@ -79,17 +80,17 @@ def expected_topology(
     return Topology(kinds=[*one_sum, *attention, *between * (layers - 1), *one_sum, *one_sum, "graph"])
 
 
-def plan_derived(case: Case) -> RuleFinding:
+def plan_derived(case: AnyCase) -> RuleFinding:
     """Rule ``plan-derived``: what the plan expects of the graph follows from the target's configuration file."""
     config = present(case.evidence.target_config)
     derived = expected_topology(config, case.plan.ranks, collective_breaks=case.plan.collective_breaks)
     if (derived, target_layers(config)) != (case.plan.topology, case.plan.target_layers):
         told = f"the plan expects {_described(case.plan.topology)} in {case.plan.target_layers} layers"
         return Verdict.VOID, f"{told}; the configuration gives {_described(derived)} in {target_layers(config)}"
-    return judge_pair(case.plan.models, config)
+    return _judge_pair(case.plan.models, config)
 
 
-def judge_pair(models: GeneratedModels | FolderModels, target_config: Mapping[str, JSON]) -> RuleFinding:
+def _judge_pair(models: GeneratedModels | FolderModels, target_config: Mapping[str, JSON]) -> RuleFinding:
     """A pair that the project makes is known by its layers and its width."""
     if isinstance(models, GeneratedModels):
         for name, expected in (("num_hidden_layers", models.layers), ("hidden_size", models.hidden_size)):
@@ -103,12 +104,12 @@ def graphs_frozen(case: Case) -> RuleFinding:
 
     Silent loss of all graphs leaves the tokens right: only the counts show it.
     """
-    for record in case.records(GRAPH_ARMS):
+    for arm, record in case.records(GRAPH_ARMS):
         for report in record.ranks:
             seen = [_captured(graph) for graph in report.graphs if graph.model == "target"]
             if seen != [_described(case.plan.topology)]:
                 told = f"captured {'; '.join(seen) or 'no graph of the target'}"
-                where = f"{record.request.arm} rank {report.rank}"
+                where = f"{arm} rank {report.rank}"
                 return Verdict.FAIL, f"{where}: {told}; expected {_described(case.plan.topology)}"
     return None
 
@@ -138,13 +139,10 @@ def configurations_hashed(case: Case) -> RuleFinding:
 
 def eager_without_graphs(case: Case) -> RuleFinding:
     """Rule ``eager-without-graphs``: the arms that are to run without graphs captured none."""
-    for record in case.records(tuple(arm for arm in Arm if not arm.graphs)):
+    for arm, record in case.records(tuple(arm for arm in Arm if not arm.graphs)):
         for report in record.ranks:
             if report.graphs:
-                return (
-                    Verdict.FAIL,
-                    f"{record.request.arm} rank {report.rank}: {len(report.graphs)} graphs; expected none",
-                )
+                return Verdict.FAIL, f"{arm} rank {report.rank}: {len(report.graphs)} graphs; expected none"
     return None
 
 

@@ -116,7 +116,7 @@ def arguments_as_asked(case: Case) -> RuleFinding:
 
     What is wrong in all arms alike differs between none of them.
     """
-    for record in case.records():
+    for arm, record in case.records():
         arguments, resolved = _configuration(record)
         asked = arm_settings.engine_arguments(record.request)
         decided = _resolved(asked)
@@ -125,7 +125,7 @@ def arguments_as_asked(case: Case) -> RuleFinding:
             or _unlike("resolved", resolved, decided, decided.keys())
         )  # fmt: skip
         if finding:
-            return Verdict.VOID, f"{record.request.arm}: {finding}"
+            return Verdict.VOID, f"{arm}: {finding}"
     return None
 
 
@@ -157,13 +157,13 @@ def environment_as_asked(case: Case) -> RuleFinding:
     ``sole-treatment`` and ``teachers-are-stock``.
     """
     aside = arm_settings.PLACES | arm_settings.LEASE | {case.plan.flag}
-    for record in case.records():
+    for arm, record in case.records():
         seen = record.environment
         own = Path(seen.get("HOME", "")).parent  # the arm's own directory
         expected = arm_settings.environment(record.request) | arm_settings.profile(record.request, own)
         finding = _unlike("environment", seen, expected, (seen.keys() | expected.keys()) - aside)
         if finding:
-            return Verdict.VOID, f"{record.request.arm}: {finding}"
+            return Verdict.VOID, f"{arm}: {finding}"
     return None
 
 
@@ -221,14 +221,14 @@ def layers_of_models(case: Case) -> RuleFinding:
     """
     target = layer_count(present(case.evidence.target_config), "target-config.json")
     draft = layer_count(present(case.evidence.draft_config), "draft-config.json")
-    for record in case.records():
-        expected = (target, draft if record.request.arm.speculates else 0)
+    for arm, record in case.records():
+        expected = (target, draft if arm.speculates else 0)
         for report in record.ranks:
             proof = arm_pair.candidate_proof(report)
             seen = (len(proof.target_layers), len(proof.draft_layers))
             if seen != expected:
                 told = f"target and draft layers {seen}; expected {expected}"
-                return Verdict.FAIL, f"{record.request.arm} rank {report.rank}: {told}"
+                return Verdict.FAIL, f"{arm} rank {report.rank}: {told}"
     return None
 
 

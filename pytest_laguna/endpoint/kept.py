@@ -12,7 +12,7 @@ import pydantic
 
 from pytest_laguna.endpoint.client import Question, request_name, stream_name
 from pytest_laguna.endpoint.facts import Observed, declare
-from pytest_laguna.endpoint.leg import END, METRICS_AFTER, METRICS_BEFORE, RANKS, RECORD, REQUEST
+from pytest_laguna.endpoint.leg import END, METRICS_AFTER, METRICS_BEFORE, RANKS, RECORD, REQUEST, freshness_of
 from pytest_laguna.endpoint.metrics import read_counters
 from pytest_laguna.endpoint.suite import Suite
 from pytest_laguna.endpoint.transport import ANSWER_LIMIT_BYTES, Read
@@ -22,7 +22,6 @@ from pytest_laguna.evidence.leased_cards import HOST, PROCESS
 from pytest_laguna.evidence.leg import (
     Counters,
     FinalGate,
-    Freshness,
     LegEnd,
     LegFacts,
     LegRecord,
@@ -102,12 +101,7 @@ def _derive(directory: Path, record: LegRecord, suite: Suite) -> LegRecord:
             "counters_before": before,
             "counters_after": after,
             "rows": rows,
-            "freshness": Freshness(
-                prompt_ids=[prompt.id for prompt in suite.prompts],
-                prompt_sha256=[prompt.sha256 for prompt in suite.prompts],
-                request_ids=[row.request_id for row in rows],
-                cached_tokens=[row.usage.cached_tokens for row in rows],
-            ),
+            "freshness": freshness_of(suite, rows),
             "final_gate": FinalGate(
                 rows=len(rows),
                 completion_tokens=[row.usage.completion_tokens for row in rows],

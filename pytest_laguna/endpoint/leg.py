@@ -12,7 +12,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytest_laguna.endpoint import sockets
@@ -228,7 +228,7 @@ class _Leg:
         listener = sockets.find_listener(place.port, server.processes())
         captured = self._ranks.captured()
         before = self._scrape(control, METRICS_BEFORE)
-        rows, freshness, looks = self._pass(transport, server, listener)
+        rows, looks = self._pass(transport, server, listener)
         after = self._scrape(control, METRICS_AFTER)
         return _Served(
             server=ServerProof(
@@ -246,31 +246,22 @@ class _Leg:
             counters_before=before,
             counters_after=after,
             rows=rows,
-            freshness=freshness,
+            freshness=freshness_of(self._suite, rows),
             looks=looks,
             posted=transport.posted,
         )
 
     def _pass(
         self, transport: HttpTransport, server: RunningServer, listener: Listener
-    ) -> tuple[list[SuiteRow], Freshness, list[SocketLook]]:
+    ) -> tuple[list[SuiteRow], list[SocketLook]]:
         """Ask every prompt once, in the suite's order, and nothing else; look at the sockets between."""
         client = Client(transport=transport, directory=self._directory, began_ns=time.monotonic_ns())
         rows: list[SuiteRow] = []
-        cached: list[int] = []
         looks = [sockets.look("ready", server.processes(), listener)]
         for index, prompt in enumerate(self._suite.prompts):
-            row = client.ask(Question(index, prompt, self._nonce, self._request.model, self._suite.max_tokens))
-            rows.append(row)
-            cached.append(row.usage.cached_tokens)
+            rows.append(client.ask(Question(index, prompt, self._nonce, self._request.model, self._suite.max_tokens)))
             looks.append(sockets.look(prompt.id, server.processes(), listener))
-        freshness = Freshness(
-            prompt_ids=[prompt.id for prompt in self._suite.prompts],
-            prompt_sha256=[prompt.sha256 for prompt in self._suite.prompts],
-            request_ids=[row.request_id for row in rows],
-            cached_tokens=cached,
-        )
-        return rows, freshness, looks
+        return rows, looks
 
     def _scrape(self, transport: HttpTransport, name: str) -> Counters:
         """Read the counters and keep the answer."""
@@ -285,6 +276,16 @@ class _Leg:
             message = f"{name}: {seen}: {answer.body[:80]!r}; expected {_OK} and {_METRICS_TYPE!r}"
             raise UnusableEvidenceError(message)
         return read_counters(answer.body, name, self._request.model)
+
+
+def freshness_of(suite: Suite, rows: Sequence[SuiteRow]) -> Freshness:
+    """What the rows say of the suite's prompts, each of which was asked once and cold."""
+    return Freshness(
+        prompt_ids=[prompt.id for prompt in suite.prompts],
+        prompt_sha256=[prompt.sha256 for prompt in suite.prompts],
+        request_ids=[row.request_id for row in rows],
+        cached_tokens=[row.usage.cached_tokens for row in rows],
+    )
 
 
 def _final_gate(directory: Path, rows: int) -> FinalGate:

@@ -30,7 +30,7 @@ from pytest_laguna.evidence.arm_record import (
 )
 from pytest_laguna.evidence.schemas import read_model
 
-from . import arms, network
+from . import arms, network, program
 
 
 def main(arguments: list[str]) -> int:
@@ -74,7 +74,7 @@ def run(request: ArmRequest, directory: Path) -> ArmRecord:
     """
     started = time.monotonic()
     isolation = network.isolate() if request.isolated else None
-    environment = _require_environment(request, directory)
+    environment = program.require_environment(arms.environment(request) | arms.profile(request, directory))
     from vllm import LLM, SamplingParams  # noqa: PLC0415 - after the environment has been checked
 
     arguments = arms.engine_arguments(request)
@@ -110,20 +110,6 @@ def run(request: ArmRequest, directory: Path) -> ArmRecord:
         environment=environment,
         network=isolation,
     )
-
-
-def _require_environment(request: ArmRequest, directory: Path) -> dict[str, str]:
-    """The environment as it is now: vLLM adds to it later."""
-    seen = dict(sorted(os.environ.items()))
-    expected = arms.environment(request) | arms.profile(request, directory)
-    for name in sorted((seen.keys() | expected.keys()) - arms.PLACES - arms.LEASE):
-        if seen.get(name) != expected.get(name):
-            message = (
-                f"{name} is {seen.get(name)!r} in the arm's environment, expected {expected.get(name)!r}; "
-                "start arms with run_arm, which sets all of it"
-            )
-            raise RuntimeError(message)
-    return seen
 
 
 def _acceptance(engine: Any) -> Acceptance:

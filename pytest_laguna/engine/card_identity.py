@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
+from pytest_laguna.evidence.card_masks import MASK
 from pytest_laguna.evidence.idle import Lane
 
-CPU_MASK = "LAGUNA_CPU_CARDS"
 _FDINFO = Path("/proc/self/fdinfo")
 _ADDRESS = re.compile(r"^drm-pdev:\s+(\S+)$", re.MULTILINE)
 _MEMORY = re.compile(r"^drm-(?:total|resident)-vram\d*:\s+([1-9]\d*)\b", re.MULTILINE)
@@ -52,7 +52,7 @@ def card_identity(lane: Lane) -> str:
 
 
 def _slots() -> list[str]:
-    return [f"cpu-slot-{slot}" for slot in os.environ.get(CPU_MASK, "").split(",") if slot]
+    return [f"cpu-slot-{slot}" for slot in os.environ.get(MASK["cpu"], "").split(",") if slot]
 
 
 def _cuda_uuids() -> list[str]:

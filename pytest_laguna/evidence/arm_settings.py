@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_laguna.evidence.arm_record import DRAFT_TOKENS, ArmRequest
+from pytest_laguna.evidence.card_masks import MASK, ORDER
 
 FLAG = "VLLM_XPU_LAGUNA_M8_PERSISTENT_KV_CACHE_VIEWS"
 VERIFIED_TOKENS = DRAFT_TOKENS + 1
@@ -36,10 +37,7 @@ PLACES = frozenset({
 })  # fmt: skip
 """The other variables of an arm: where things are, and the character set. They decide nothing that it computes."""
 
-LEASE = frozenset({
-    "LAGUNA_LEASE", "LAGUNA_CPU_CARDS", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ZE_AFFINITY_MASK",
-    "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
-})  # fmt: skip
+LEASE = frozenset({"LAGUNA_LEASE", *MASK.values(), *(name for name, _ in ORDER.values())})
 """The variables of the lease that it runs under: the token, and which cards it sees."""
 
 

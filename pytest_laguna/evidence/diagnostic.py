@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Annotated, Final, Literal, TypeAlias
 
 import pydantic
 
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.host import HostLimits
-from pytest_laguna.evidence.idle import IdleRequirement
-from pytest_laguna.evidence.replay_profile import SegmentKind, order_sha256
+from pytest_laguna.evidence.arms_plan import ArmsPlan
 from pytest_laguna.evidence.schemas import Schema, Sha256
 from pytest_laguna.verdict import Verdict
 
@@ -57,127 +54,38 @@ _PUBLISHED_QUERIES = frozenset(range(2, 9))
 _PUBLISHED_DIFFERENCE = 0.001
 
 
-class Topology(Schema):
-    """The segments of the target's breakable graph, in replay order, the same on every rank."""
-
-    kinds: Annotated[list[SegmentKind], pydantic.Field(min_length=1)]
-
-    @property
-    def graphs(self) -> int:
-        """Graph segments."""
-        return self.kinds.count("graph")
-
-    @property
-    def breaks(self) -> int:
-        """Eager segments."""
-        return len(self.kinds) - self.graphs
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Segments by kind."""
-        return dict(Counter(self.kinds))
-
-    @property
-    def order_sha256(self) -> str:
-        """Digest of the order."""
-        return order_sha256(self.kinds)
-
-
-class GeneratedModels(Schema):
-    """A pair that the project makes itself: its weights and its prompts are a part of the frozen harness.
-
-    Attributes:
-        generated: which.
-        layers: of the target.
-        width: times the hidden size.
-        hidden_size: of the target, at that width.
-        prompt: the name of the prompt that is continued.
-        prompt_sha256: of its text in UTF-8.
-    """
-
-    generated: Literal["tiny-laguna"]
-    layers: pydantic.PositiveInt
-    width: pydantic.PositiveInt
-    hidden_size: pydantic.PositiveInt
-    prompt: str
-    prompt_sha256: Sha256
-
-
-class FolderModels(Schema):
-    """A pair that is there.
-
-    Attributes:
-        target: folder.
-        draft: folder.
-        prompt: the text that is continued.
-    """
-
-    target: str
-    draft: str
-    prompt: str
-
-
-class DiagnosticPlan(Schema):
+class DiagnosticPlan(ArmsPlan):
     """What the campaign, the cards and the models' configuration files say before anything runs.
 
     Attributes:
-        lane: where it runs.
-        cards: the identities of the leased cards, in rank order.
-        vllm: the version that every arm and every packet runs.
-        interpreter: the Python that runs them, as the campaign names it; None for the one that runs the gate.
-        models: what they load, and what the arms continue.
         flag: the environment variable that is the sole treatment.
         control: its value in every arm but the candidate.
         treatment: its value in the candidate.
-        validator: which implementation of the candidate's contract runs.
-        completion_tokens: of each arm's one generation.
-        collective_breaks: whether each all-reduce is a break of its own.
         draft_tokens: speculative tokens a cycle in every arm with a draft.
         samples: replays that each rank of both graph arms profiles.
         decides: whether the timing rules decide, or are reported only.
         identical: the pairs of arms whose tokens and text must be equal bit for bit; every other pair is reported.
         acceptance_rate_difference: the most by which accepted / proposed may differ between speculating arms.
         accepted_per_cycle: the least of it in every speculating arm: a draft that is never accepted bounds nothing.
-        topology: of the target's graph.
-        target_layers: attention layers of the target, each with one forward preparation a replay.
         queries: lengths that a parity packet verifies.
         null: whether the candidate's slot holds a control too: then a difference that is found is noise, and nothing is
             said of the candidate.
-        idle: of the cards before and after the lease.
-        host: around each arm.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-diagnostic-plan-v1"], pydantic.Field(alias="schema")] = (
         "pytest-laguna-diagnostic-plan-v1"
     )
-    lane: Literal["cpu", "cuda", "xpu"]
-    cards: Annotated[list[str], pydantic.Field(min_length=1)]
-    vllm: str
-    interpreter: str | None
-    models: GeneratedModels | FolderModels
     flag: str
     control: str
     treatment: str
-    validator: Literal["native", "python"]
-    completion_tokens: pydantic.PositiveInt
-    collective_breaks: bool
     draft_tokens: pydantic.PositiveInt
     samples: pydantic.PositiveInt
     decides: Decides
     identical: list[tuple[Arm, Arm]]
     acceptance_rate_difference: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
     accepted_per_cycle: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
-    topology: Topology
-    target_layers: pydantic.PositiveInt
     queries: list[pydantic.PositiveInt]
     null: bool = False
-    idle: IdleRequirement
-    host: HostLimits
-
-    @property
-    def ranks(self) -> int:
-        """Tensor parallel size: one rank a card."""
-        return len(self.cards)
 
     @property
     def has_published_shape(self) -> bool:
@@ -190,11 +98,6 @@ class DiagnosticPlan(Schema):
         same = counts == _PUBLISHED_COUNTS
         bounded = self.acceptance_rate_difference <= _PUBLISHED_DIFFERENCE and self.accepted_per_cycle > 0
         return same and bounded and set(self.queries) >= _PUBLISHED_QUERIES
-
-    @property
-    def sha256(self) -> str:
-        """Digest of ``plan.json``."""
-        return files.digest_of(self.canonical())
 
 
 class RuleResult(Schema):

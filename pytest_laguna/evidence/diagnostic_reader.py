@@ -108,7 +108,7 @@ def read_piece(directory: Path, place: str, model: type[Model]) -> Model | Missi
 
 def read_configuration(directory: Path, place: str) -> dict[str, JSON] | Missing:
     """A model's configuration file in ``directory``, likewise."""
-    return _read(directory, place, _read_object)
+    return _read(directory, place, read_config)
 
 
 def _digests(directory: Path, *places: str) -> dict[str, str]:
@@ -129,8 +129,8 @@ def _read(directory: Path, place: str, read: Callable[[Path], Content]) -> Conte
         return Missing(Verdict.VOID, f"{place}: {str(error).removeprefix(f'{path.name}: ')}")
 
 
-def _read_object(path: Path) -> dict[str, JSON]:
-    """A model's configuration file, as its maker wrote it."""
+def read_config(path: Path) -> dict[str, JSON]:
+    """Read a model's configuration file, as its maker wrote it; raises UnusableEvidenceError."""
     value = files.parse_json(files.read_bytes(path, limit=_CONFIG_LIMIT), path.name)
     if not isinstance(value, dict):
         message = f"{path.name}: not an object; expected a model's configuration"

@@ -8,12 +8,13 @@ The published thresholds, of the laboratory's two graph crossovers, are in ``cam
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
 import pydantic
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.leg import Count, LegName, PositiveCount, SuitePin, Text
+from pytest_laguna.evidence.leg import Count, LegName, PositiveCount, SuitePin, SuiteRow, Text
 from pytest_laguna.evidence.schemas import Schema, Sha256
 
 Percent = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
@@ -232,6 +233,20 @@ class Teacher(Schema):
     )
     source_sha256: Sha256
     rows: Annotated[list[TeacherRow], pydantic.Field(min_length=1)]
+
+    @classmethod
+    def of(cls, rows: Iterable[SuiteRow], source_sha256: str) -> Self:
+        """The answers of a leg's rows, which were taken from the file with that digest."""
+        kept = [
+            TeacherRow(
+                prompt_index=row.index,
+                prompt_id=row.prompt_id,
+                prompt_sha256=row.prompt_sha256,
+                token_ids=row.token_ids,
+            )
+            for row in rows
+        ]
+        return cls(source_sha256=source_sha256, rows=kept)
 
     @pydantic.model_validator(mode="after")
     def _in_order(self) -> Self:

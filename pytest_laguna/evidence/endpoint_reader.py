@@ -18,7 +18,7 @@ from typing import Annotated, Literal, TypeAlias
 import pydantic
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Teacher, TeacherRow, leg_name, leg_sequence
+from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Teacher, leg_name, leg_sequence
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
 from pytest_laguna.evidence.host import HostAudit
@@ -28,7 +28,7 @@ from pytest_laguna.evidence.leg import LegEnd, LegName, LegRecord, LegRequest
 from pytest_laguna.evidence.leg_surroundings import LegSurroundings
 from pytest_laguna.evidence.process_record import ProcessRecord
 from pytest_laguna.evidence.schemas import Model, Schema, parse_model, read_model
-from pytest_laguna.verdict import JSON, UnusableEvidenceError
+from pytest_laguna.verdict import UnusableEvidenceError
 
 DIRECTORY = "endpoint"
 """Below the attempt's ``evidence``."""
@@ -111,15 +111,6 @@ def started_legs(directory: Path) -> set[str]:
 def idle_file(directory: Path, sequence: int, phase: Phase) -> Path:
     """The looks at the cards around a leg."""
     return directory / f"idle-{sequence:02d}-{phase}.json"
-
-
-def read_config(path: Path) -> Mapping[str, JSON]:
-    """Read a model's configuration file, as its maker wrote it; raises UnusableEvidenceError."""
-    value = files.parse_json(files.read_bytes(path, limit=_SIZE_LIMIT), path.name)
-    if not isinstance(value, dict):
-        message = f"{path.name}: not an object; expected a model's configuration"
-        raise UnusableEvidenceError(message)
-    return value
 
 
 def read_legs(directory: Path) -> EndpointEvidence:
@@ -240,18 +231,8 @@ def take_teacher(directory: Path, legs: Sequence[LegRecord]) -> Teacher | None:
     if control is None:
         return None
     request = control.request
-    return Teacher(
-        source_sha256=files.sha256_file(leg_directory(directory, request.sequence, request.leg) / "leg.json"),
-        rows=[
-            TeacherRow(
-                prompt_index=row.index,
-                prompt_id=row.prompt_id,
-                prompt_sha256=row.prompt_sha256,
-                token_ids=row.token_ids,
-            )
-            for row in control.rows
-        ],
-    )
+    source = files.sha256_file(leg_directory(directory, request.sequence, request.leg) / "leg.json")
+    return Teacher.of(control.rows, source)
 
 
 def read_teacher(path: Path) -> Teacher:

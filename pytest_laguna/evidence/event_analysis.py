@@ -7,12 +7,10 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import pydantic
 
-from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.diagnostic import Finite, FolderModels, GeneratedModels, RuleResult, Topology
+from pytest_laguna.evidence.arms_plan import ArmsPlan
+from pytest_laguna.evidence.diagnostic import Finite, RuleResult
 from pytest_laguna.evidence.event_profile import EventClock, StreamIdentity
-from pytest_laguna.evidence.host import HostLimits
-from pytest_laguna.evidence.idle import IdleRequirement
 from pytest_laguna.evidence.replay_profile import Count, Nanoseconds, SegmentKind
 from pytest_laguna.evidence.schemas import Schema, Sha256
 
@@ -74,61 +72,27 @@ class Fitness(Schema):
     slowdown_limit: Annotated[float, pydantic.Field(gt=1, allow_inf_nan=False)]
 
 
-class EventPlan(Schema):
+class EventPlan(ArmsPlan):
     """What the campaign, the cards and the models' configuration files say before anything runs.
 
     Attributes:
-        lane: where it runs.
-        cards: the identities of the leased cards, in rank order.
-        vllm: the version that every arm runs.
-        interpreter: the Python that runs them, as the campaign names it; None for the one that runs the gate.
-        models: the pair that the arms load, with what they continue.
-        validator: which implementation of the candidate's contract would run; the candidate itself does not.
-        completion_tokens: of each arm's one generation.
-        collective_breaks: whether each all-reduce is a break of its own.
-        topology: of the target's graph.
-        target_layers: attention layers of the target.
         material_percent: the least share with which the largest category dominates.
         fitness: None in the published campaign, which did not ask.
         sparse_replays: of which a few intervals each are measured; 0 likewise.
-        idle: of the cards before and after the lease.
-        host: around each arm.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-event-plan-v1"], pydantic.Field(alias="schema")] = (
         "pytest-laguna-event-plan-v1"
     )
-    lane: Literal["cpu", "cuda", "xpu"]
-    cards: Annotated[list[str], pydantic.Field(min_length=1)]
-    vllm: str
-    interpreter: str | None
-    models: GeneratedModels | FolderModels
-    validator: Literal["native", "python"]
-    completion_tokens: pydantic.PositiveInt
-    collective_breaks: bool
-    topology: Topology
-    target_layers: pydantic.PositiveInt
     material_percent: Annotated[float, pydantic.Field(gt=50, lt=100, allow_inf_nan=False)]
     fitness: Fitness | None
     sparse_replays: Count
-    idle: IdleRequirement
-    host: HostLimits
-
-    @property
-    def ranks(self) -> int:
-        """Tensor parallel size: one rank a card."""
-        return len(self.cards)
 
     @property
     def arms(self) -> tuple[str, ...]:
         """The arms that run, in their order."""
         asked = {FITNESS: self.fitness is not None, SPARSE: self.sparse_replays > 0}
         return tuple(arm for arm in CONFIGURATION if asked.get(arm, True))
-
-    @property
-    def sha256(self) -> str:
-        """Digest of ``plan.json``."""
-        return files.digest_of(self.canonical())
 
 
 class EventClosure(Schema):

@@ -69,7 +69,9 @@ class LeaseStart(Schema):
         places: where evidence, temporary files and models lie; empty where the campaign asks for nothing.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-lease-v1"], pydantic.Field(alias="schema")] = "pytest-laguna-lease-v1"
+    file_schema: Annotated[Literal["pytest-laguna-leased-cards-v1"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-leased-cards-v1"
+    )
     lane: Lane
     token: Token
     cards: Annotated[list[LeasedCard], pydantic.Field(min_length=1)]

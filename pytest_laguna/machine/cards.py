@@ -51,10 +51,6 @@ class CardSource(Protocol):
     def lane(self) -> Lane:
         """Where these cards are."""
 
-    @property
-    def mask_variable(self) -> str:
-        """The environment variable by which a process is shown some cards only."""
-
     def discover(self) -> tuple[Card, ...]:
         """Every card of the host, whatever this process's mask says, by rising ordinal.
 
@@ -76,12 +72,6 @@ class CardSource(Protocol):
         Raises:
             CardError: the mask cannot be mapped to cards without a doubt.
         """
-
-    def mask_value(self, cards: Sequence[Card]) -> str:
-        """The value of ``mask_variable`` that shows a process exactly these cards."""
-
-    def environment(self, cards: Sequence[Card]) -> dict[str, str]:
-        """The mask and whatever fixes the order of devices, for the environment of a lease's processes."""
 
 
 def select(

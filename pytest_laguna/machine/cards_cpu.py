@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from pytest_laguna.evidence.card_masks import MASK
 from pytest_laguna.evidence.idle import CardState, Lane
 from pytest_laguna.machine import descent, process_table
 from pytest_laguna.machine.cards import Card, Observation, find
 from pytest_laguna.machine.errors import CardError
 
-MASK_VARIABLE = "LAGUNA_CPU_CARDS"
+MASK_VARIABLE = MASK["cpu"]
 MOST_SLOTS = 1024
 
 _KIBIBYTE = 1024
@@ -30,7 +31,6 @@ class CpuCards:
     """Process slots 0 to ``slots`` - 1; slot n runs on the n-th allowed core, counted round."""
 
     lane: ClassVar[Lane] = "cpu"
-    mask_variable: ClassVar[str] = MASK_VARIABLE
 
     def __init__(self, slots: int) -> None:
         """Take any number of slots; more than there ever are cards in a host would be a slip.
@@ -75,14 +75,6 @@ class CpuCards:
             return tuple(cards)
         entries = [entry for entry in environment[MASK_VARIABLE].split(",") if entry]
         return tuple(find(cards, entry, MASK_VARIABLE) for entry in entries)
-
-    def mask_value(self, cards: Sequence[Card]) -> str:
-        """The slots' numbers."""
-        return ",".join(str(card.ordinal) for card in cards)
-
-    def environment(self, cards: Sequence[Card]) -> dict[str, str]:
-        """The mask alone; pinning is the launcher's, with ``cores``."""
-        return {MASK_VARIABLE: self.mask_value(cards)}
 
 
 def cores(cards: Sequence[Card]) -> frozenset[int]:

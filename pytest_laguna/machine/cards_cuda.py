@@ -9,21 +9,20 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from pytest_laguna.evidence.card_masks import MASK, ORDER
 from pytest_laguna.evidence.idle import CardState, Lane, SeenProcess
 from pytest_laguna.machine import process_table
 from pytest_laguna.machine.cards import Card, Observation, find
 from pytest_laguna.machine.errors import CardError
 
-MASK_VARIABLE = "CUDA_VISIBLE_DEVICES"
-ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
-PCI_ORDER = "PCI_BUS_ID"
+MASK_VARIABLE = MASK["cuda"]
+ORDER_VARIABLE, PCI_ORDER = ORDER["cuda"]
 
 
 class CudaCards:
     """Every NVIDIA card that the driver manages, in PCI order as NVML counts."""
 
     lane: ClassVar[Lane] = "cuda"
-    mask_variable: ClassVar[str] = MASK_VARIABLE
 
     def discover(self) -> tuple[Card, ...]:
         """The cards by NVML index; a card that is split into MIG instances is refused: a lease is a whole card."""
@@ -54,14 +53,6 @@ class CudaCards:
                 )
             left.append(find(cards, entry, MASK_VARIABLE))
         return tuple(left)
-
-    def mask_value(self, cards: Sequence[Card]) -> str:
-        """The cards' whole UUIDs: a number or a prefix may be another card."""
-        return ",".join(card.identity for card in cards)
-
-    def environment(self, cards: Sequence[Card]) -> dict[str, str]:
-        """The mask and PCI order."""
-        return {MASK_VARIABLE: self.mask_value(cards), ORDER_VARIABLE: PCI_ORDER}
 
 
 @contextlib.contextmanager

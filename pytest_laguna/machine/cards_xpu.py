@@ -15,6 +15,7 @@ from typing import ClassVar, TypeVar
 
 import pydantic
 
+from pytest_laguna.evidence.card_masks import MASK, ORDER
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
 from pytest_laguna.evidence.idle import CardState, Lane, Observer, SeenProcess
 from pytest_laguna.evidence.schemas import first_defect
@@ -24,8 +25,8 @@ from pytest_laguna.machine.cards import Card, Observation, find
 from pytest_laguna.machine.errors import CardError
 from pytest_laguna.verdict import JSON
 
-MASK_VARIABLE = "ZE_AFFINITY_MASK"
-ORDER_VARIABLE = "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
+MASK_VARIABLE = MASK["xpu"]
+ORDER_VARIABLE, PCI_ORDER = ORDER["xpu"]
 SELECTOR_VARIABLE = "ONEAPI_DEVICE_SELECTOR"
 
 _EVERY_CARD = ("level_zero:gpu", "level_zero:*")
@@ -89,7 +90,6 @@ class XpuCards:
     sys: Path = Path("/sys")
     proc: Path = process_table.PROC
     lane: ClassVar[Lane] = "xpu"
-    mask_variable: ClassVar[str] = MASK_VARIABLE
 
     def discover(self) -> tuple[Card, ...]:
         """The cards by xpu-smi's number, which must rise with the PCI address as Level Zero is told to count."""
@@ -171,20 +171,12 @@ class XpuCards:
                     f"{MASK_VARIABLE}: {entry} is no number of a card", "export it with numbers of whole cards"
                 )
         left = tuple(find(cards, entry, MASK_VARIABLE) for entry in entries)
-        if left and set(left) != set(cards) and environment.get(ORDER_VARIABLE) != "1":
+        if left and set(left) != set(cards) and environment.get(ORDER_VARIABLE) != PCI_ORDER:
             found = f"{MASK_VARIABLE}={','.join(entries)} leaves cards out and counts in Level Zero's own order"
             raise CardError(
-                found, f"export {ORDER_VARIABLE}=1 if it counts as xpu-smi does, or unset it and use --cards"
+                found, f"export {ORDER_VARIABLE}={PCI_ORDER} if it counts as xpu-smi does, or unset it and use --cards"
             )
         return left
-
-    def mask_value(self, cards: Sequence[Card]) -> str:
-        """The cards' numbers; Level Zero takes nothing else, so the order is fixed beside it."""
-        return ",".join(str(card.ordinal) for card in cards)
-
-    def environment(self, cards: Sequence[Card]) -> dict[str, str]:
-        """The mask and PCI order."""
-        return {MASK_VARIABLE: self.mask_value(cards), ORDER_VARIABLE: "1"}
 
 
 def kernel_cards(sys: Path) -> list[str]:

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -20,6 +18,7 @@ from pytest_laguna.machine import leases
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.doctor_xpu import Check, XpuDoctor, XpuNeeds
 from pytest_laguna.machine.errors import CardError, LeaseError
+from pytest_laguna.machine.interpreter import InterpreterError, ask, last_line
 from pytest_laguna.machine.sources import card_source
 from pytest_laguna.verdict import UnusableEvidenceError
 
@@ -216,34 +215,16 @@ _SEE_CARDS: Mapping[Lane, str] = {"cpu": "nproc", "cuda": "nvidia-smi -L", "xpu"
 
 
 def _ask(interpreter: Path) -> Engine | Problem:
-    """Have an interpreter import its engine, in a child that is thrown away, with nothing of this environment."""
-    install = f"{interpreter} -m pip install 'pytest-laguna[LANE]'"
-    with tempfile.TemporaryDirectory(prefix="laguna-doctor-") as home:
-        environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": home, "VLLM_LOGGING_LEVEL": "ERROR"}
-        try:
-            done = subprocess.run(
-                [interpreter.absolute(), "-I", "-c", _QUESTION],
-                cwd=home,
-                env=environment,
-                check=False,
-                capture_output=True,
-                stdin=subprocess.DEVNULL,
-                text=True,
-                timeout=DEADLINE_SECONDS,
-            )
-        except OSError as error:
-            return Problem(
-                found=f"{interpreter} cannot be run ({error.strerror})",
-                mend=f"python3 -m venv {interpreter.parent.parent}",
-            )
-        except subprocess.TimeoutExpired:
-            found = f"{interpreter} imported no engine in {DEADLINE_SECONDS} s"
-            return Problem(found=found, mend=f"{interpreter} -X importtime -c 'import vllm'")
-    if done.returncode != 0:
-        last = done.stderr.strip().rpartition("\n")[2]
-        return Problem(found=f"{interpreter} cannot import its engine: {last}", mend=install)
+    """Have an interpreter import its engine."""
     try:
-        answer = parse_foreign_json(done.stdout.strip().rpartition("\n")[2], str(interpreter))
+        done = ask(interpreter, _QUESTION, deadline_seconds=DEADLINE_SECONDS)
+    except InterpreterError as error:
+        return Problem(found=error.found, mend=error.mend)
+    install = f"{interpreter} -m pip install 'pytest-laguna[LANE]'"
+    if done.returncode != 0:
+        return Problem(found=f"{interpreter} cannot import its engine: {last_line(done.stderr)}", mend=install)
+    try:
+        answer = parse_foreign_json(last_line(done.stdout), str(interpreter))
         return Engine.model_validate(answer, strict=True)
     except (UnusableEvidenceError, pydantic.ValidationError):
         return Problem(found=f"{interpreter} answered {done.stdout!r}; expected its versions", mend=install)

@@ -9,23 +9,23 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pydantic
 
-from pytest_laguna.campaign import LaneSettings, ModelFolders
+from pytest_laguna.campaign import LaneSettings
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
-from pytest_laguna.evidence.placement import Purpose, misplaced
+from pytest_laguna.evidence.placement import misplaced
 from pytest_laguna.evidence.schemas import Schema
 from pytest_laguna.evidence.xpu_stack import misfit
 from pytest_laguna.machine import environment
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.cards_xpu import XpuCards, kernel_cards
 from pytest_laguna.machine.errors import CardError
-from pytest_laguna.machine.storage import find_place
+from pytest_laguna.machine.interpreter import InterpreterError, ask, last_line
+from pytest_laguna.machine.storage import find_place, used_places
 from pytest_laguna.machine.xpu_host import XpuHostFiles, closed_nodes, host_runtime
 from pytest_laguna.verdict import UnusableEvidenceError
 
@@ -222,44 +222,26 @@ class XpuDoctor:
         )
 
     def _ask(self) -> _Engine | Check:
-        """Have the interpreter import its engine, with nothing of this environment, as a gate's processes have it."""
-        with tempfile.TemporaryDirectory(prefix="laguna-doctor-") as home:
-            variables = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": home, "VLLM_LOGGING_LEVEL": "ERROR"}
-            try:
-                done = subprocess.run(
-                    [self.interpreter.absolute(), "-I", "-c", _QUESTION],
-                    cwd=home,
-                    env=variables,
-                    check=False,
-                    capture_output=True,
-                    stdin=subprocess.DEVNULL,
-                    text=True,
-                    timeout=DEADLINE_SECONDS,
-                )
-                answer = parse_foreign_json(done.stdout.strip().rpartition("\n")[2], str(self.interpreter))
-                return _Engine.model_validate(answer, strict=True)
-            except OSError as error:
-                told = f"{self.interpreter} cannot be run ({error.strerror})"
-                return Check(name="python", found=told, mend=f"python{PYTHON} -m venv {self.interpreter.parent.parent}")
-            except subprocess.TimeoutExpired:
-                told = f"{self.interpreter} imported no engine in {DEADLINE_SECONDS} s"
-                return Check(name="engine", found=told, mend=f"{self.interpreter} -X importtime -c 'import vllm'")
-            except (UnusableEvidenceError, pydantic.ValidationError):
-                last = done.stderr.strip().rpartition("\n")[2]
-                return Check(name="engine", found=f"{self.interpreter}: {last}", mend=f"{GUIDE}, step 3")
+        """Have the interpreter import its engine."""
+        try:
+            done = ask(self.interpreter, _QUESTION, deadline_seconds=DEADLINE_SECONDS, python=f"python{PYTHON}")
+        except InterpreterError as error:
+            return Check(name="engine", found=error.found, mend=error.mend)
+        try:
+            answer = parse_foreign_json(last_line(done.stdout), str(self.interpreter))
+            return _Engine.model_validate(answer, strict=True)
+        except (UnusableEvidenceError, pydantic.ValidationError):
+            return Check(name="engine", found=f"{self.interpreter}: {last_line(done.stderr)}", mend=f"{GUIDE}, step 3")
 
     def _places(self) -> Iterator[Check]:
         settings = self.needs.settings
         if settings is None:
             return
-        wanted: dict[Purpose, Path] = {"evidence": self.needs.sealed_root, "temporary": Path(tempfile.gettempdir())}
-        model = None if settings.engine is None else settings.engine.model
-        if isinstance(model, ModelFolders):
-            named: dict[Purpose, Path] = {"target": Path(model.target), "draft": Path(model.draft)}
-            wanted |= {purpose: self.needs.project / folder for purpose, folder in named.items()}
-            for purpose in named:
-                there = (wanted[purpose] / "config.json").is_file()
-                yield _check(f"{purpose} model", str(wanted[purpose]), there, f"{GUIDE}, step 5, fetches it")
+        wanted = used_places(settings, self.needs.sealed_root, self.needs.project)
+        for purpose, path in wanted.items():
+            if purpose in {"target", "draft"}:
+                there = (path / "config.json").is_file()
+                yield _check(f"{purpose} model", str(path), there, f"{GUIDE}, step 5, fetches it")
         if settings.storage is None:
             return
         for purpose, path in wanted.items():

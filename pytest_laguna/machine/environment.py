@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.card_masks import MASK, ORDER
 
 RUNTIME_PREFIXES = (
     "CCL_",
@@ -43,14 +44,7 @@ RUNTIME_PREFIXES = (
 )
 """Beginnings of the names of variables that change what an engine, a driver or a communication library does."""
 
-MASK_VARIABLES = (
-    "CUDA_DEVICE_ORDER",
-    "CUDA_VISIBLE_DEVICES",
-    "LAGUNA_CPU_CARDS",
-    "ONEAPI_DEVICE_SELECTOR",
-    "ZE_AFFINITY_MASK",
-    "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
-)
+MASK_VARIABLES = sorted({"ONEAPI_DEVICE_SELECTOR", *MASK.values(), *(name for name, _ in ORDER.values())})
 """Which cards the caller may use, and in which order they count: not refused, but recorded, and never widened."""
 
 PASSED_ON = ("PATH", "TZ")

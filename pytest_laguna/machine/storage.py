@@ -10,9 +10,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_laguna.campaign import LaneSettings, ModelFolders
 from pytest_laguna.evidence.placement import BlockDevice, Place, Purpose
 from pytest_laguna.machine.errors import CardError
 
@@ -28,6 +30,21 @@ class _Mount:
     device: str
     file_system: str
     source: str
+
+
+def used_places(settings: LaneSettings, sealed_root: Path, project: Path) -> dict[Purpose, Path]:
+    """Everything of a gate whose place a campaign may ask after; models that a campaign makes are temporary files.
+
+    Args:
+        settings: the lane's.
+        sealed_root: of the evidence.
+        project: that the campaign's relative paths start from.
+    """
+    places: dict[Purpose, Path] = {"evidence": sealed_root, "temporary": Path(tempfile.gettempdir())}
+    model = None if settings.engine is None else settings.engine.model
+    if isinstance(model, ModelFolders):
+        places |= {"target": project / model.target, "draft": project / model.draft}
+    return places
 
 
 def find_place(

@@ -14,6 +14,7 @@ from pytest_laguna.analysis.parity import CACHE, RULES, judge_packet
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.engine import arms, launch, packets
 from pytest_laguna.evidence.arm_record import Planted
+from pytest_laguna.evidence.card_masks import showing
 from pytest_laguna.evidence.parity import CALLS, AttentionKind, PacketRecord, PacketRequest
 from pytest_laguna.evidence.process_record import ProcessRecord
 from pytest_laguna.evidence.schemas import read_model
@@ -30,12 +31,12 @@ CARD = CARDS.discover()[RANK]
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> launch.TinyPair:
     directory = tmp_path_factory.mktemp("tiny") / "pair"
-    return runner().tiny_pair(directory, interpreter=Path(sys.executable))
+    return runner().tiny_pair(directory, interpreter=Path(sys.executable), layers=8)
 
 
 def on_card(*slots: int) -> ArmRunner:
     cards = CARDS.discover()
-    return dataclasses.replace(runner(), cards=CARDS.environment([cards[slot] for slot in slots]))
+    return dataclasses.replace(runner(), cards=showing("cpu", [cards[slot] for slot in slots]))
 
 
 def request(pair: launch.TinyPair, planted: Planted = Planted.NONE) -> PacketRequest:

@@ -29,6 +29,7 @@ from pytest_laguna.engine.event_loop import EventLoop
 from pytest_laguna.engine.profile_directory import ProfileError
 from pytest_laguna.engine.timeline import timeline
 from pytest_laguna.evidence.arm_record import Planted
+from pytest_laguna.evidence.card_masks import MASK
 from pytest_laguna.evidence.parity import PacketRequest
 from tests.lanes import recording, scripted_xpu
 
@@ -117,12 +118,12 @@ def test_the_plugin_may_be_called_again() -> None:
 
 def test_one_card_is_seen_and_any_other_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     if LANE == "cpu":
-        monkeypatch.setenv(card_identity.CPU_MASK, "0")
+        monkeypatch.setenv(MASK["cpu"], "0")
     assert card_identity.visible_cards(LANE) == 1
     card_identity.require_one_card(LANE)
     if LANE == "cuda":
         return  # a real host has the cards that it has
-    monkeypatch.setenv(card_identity.CPU_MASK, "0,1")
+    monkeypatch.setenv(MASK["cpu"], "0,1")
     monkeypatch.setattr(scripted_xpu.SCRIPT, "count", 2)
     with pytest.raises(RuntimeError, match=f"{LANE}: this process sees 2 cards; expected one"):
         card_identity.require_one_card(LANE)
@@ -204,7 +205,7 @@ def test_a_parity_packet_is_bitwise_equal(pair: Path, tmp_path: Path, monkeypatc
     )
     for name, value in packets.environment(request).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv(card_identity.CPU_MASK, "0")
+    monkeypatch.setenv(MASK["cpu"], "0")
     if LANE == "xpu":
         (tmp_path / "7").write_text(f"drm-driver:\txe\ndrm-pdev:\t{CARD[LANE]}\ndrm-total-vram0:\t16 MiB\n")
         found = {**card_identity._IDENTITIES, "xpu": lambda: card_identity.drm_addresses(tmp_path)}

@@ -427,7 +427,7 @@ ARMS: list[Mutant] = [
         "packet after an arm",
         at("packets/1/record.json", "process|start_ticks", 150_000),
         "VOID",
-        "q1: started at tick 100000, the last packet at 150000; expected the packets, then q1, eager",
+        "q1: started at tick 100000, the last packet at 150000; expected it later",
     ),
     (
         "arms-fresh/within-process",

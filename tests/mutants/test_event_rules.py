@@ -96,7 +96,12 @@ MUTANTS: list[tuple[str, str, str, Change]] = [
     ("arms-fresh/as-asked", "VOID", "q1: the record answers another", at(Q1, "request|prompt", "other")),
     ("arms-fresh/as-asked", "VOID", "q1: isolated False", of_request("q1", "isolated", False)),
     ("arms-fresh/as-asked", "VOID", "collective_breaks False", of_request("graph-event", "collective_breaks", False)),
-    ("arms-fresh/same-models-and-prompt", "VOID", "graph-event: target", at(EVENTS, "prompt_token_sha256", OTHER)),
+    (
+        "arms-fresh/same-models-and-prompt",
+        "VOID",
+        "graph-event: prompt tokens",
+        at(EVENTS, "prompt_token_sha256", OTHER),
+    ),
     (
         "arms-fresh/models-planned",
         "VOID",
@@ -112,7 +117,7 @@ MUTANTS: list[tuple[str, str, str, Change]] = [
     (
         "arms-fresh/own-processes",
         "VOID",
-        "graph-event rank 1: its process is also that of q1 rank 1",
+        "graph-event rank 1: process 4001, started at tick 100001, is also that of q1 rank 1",
         lambda tree: tree[EVENTS]["ranks"][1].update(process=tree[Q1]["ranks"][1]["process"]),
     ),
     (
@@ -126,11 +131,16 @@ MUTANTS: list[tuple[str, str, str, Change]] = [
     (
         "tokens-identical/equal-teacher",
         "FAIL",
-        "graph-event: token 7 is ",
+        "q1 and graph-event: differ at token 7: ",
         tokens(EVENTS, lambda ids: ids.__setitem__(7, ids[7] + 1)),
     ),
     ("tokens-identical/equal-teacher", "FAIL", "in text though not in tokens", at(EVENTS, "text_sha256", OTHER)),
-    ("topology-unchanged/plan-derived", "VOID", "the plan expects order", at("plan.json", "target_layers", 47)),
+    (
+        "topology-unchanged/plan-derived",
+        "VOID",
+        " in 47 layers; the configuration gives ",
+        at("plan.json", "target_layers", 47),
+    ),
     ("topology-unchanged/plan-derived", "VOID", "expected the campaign's 12", at("plan.json", "models|layers", 12)),
     (
         "topology-unchanged/graphs-frozen",
@@ -220,6 +230,7 @@ MUTANTS: list[tuple[str, str, str, Change]] = [
 ]
 
 TRIAL_MUTANTS: list[tuple[str, str, str, Change]] = [
+    ("arms-fresh/same-models-and-prompt", "VOID", "graph-sparse: draft", of_request("graph-sparse", "draft", "/other")),
     ("instrument-fit/trial-as-planned", "NOT_PROVEN", "graph-fitness", without("arms/graph-fitness/")),
     ("instrument-fit/trial-whole", "NOT_PROVEN", "graph-fitness: rank1.json: there is none", without(TRIALS[1])),
     (

@@ -10,18 +10,16 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.lease import MASKS, Session, judge_machine, judge_processes, judge_records
+from pytest_laguna.analysis.lease import Session, judge_machine, judge_processes, judge_records
 from pytest_laguna.evidence import files, leased_cards, root
+from pytest_laguna.evidence.card_masks import showing
 from pytest_laguna.evidence.host import HostAudit, HostLimits, HostState, KernelLog, difference
-from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, SeenProcess
+from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, Lane, SeenProcess
 from pytest_laguna.evidence.leased_cards import LeaseTerms
 from pytest_laguna.evidence.machine import MachineEvidence, read_machine
 from pytest_laguna.evidence.placement import BlockDevice, Place, StorageRule
 from pytest_laguna.evidence.schemas import read_model
-from pytest_laguna.machine.cards import Card, CardSource
-from pytest_laguna.machine.cards_cpu import CpuCards
-from pytest_laguna.machine.cards_cuda import CudaCards
-from pytest_laguna.machine.cards_xpu import XpuCards
+from pytest_laguna.machine.cards import Card
 from pytest_laguna.verdict import Verdict
 from pytest_laguna.verification import verify_attempt
 from tests.mutants.test_process_rules import FOUND, GOOD
@@ -206,17 +204,17 @@ def test_a_lease_of_another_session_is_found(name: str, good: MachineEvidence) -
 
 
 @pytest.mark.parametrize(
-    ("source", "environment"),
+    ("lane", "environment"),
     [
-        (CpuCards(2), {"LAGUNA_CPU_CARDS": "1,0"}),
-        (CudaCards(), {"CUDA_VISIBLE_DEVICES": "b,a", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
-        (XpuCards(), {"ZE_AFFINITY_MASK": "1,0", "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"}),
+        ("cpu", {"LAGUNA_CPU_CARDS": "1,0"}),
+        ("cuda", {"CUDA_VISIBLE_DEVICES": "b,a", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        ("xpu", {"ZE_AFFINITY_MASK": "1,0", "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"}),
     ],
 )
-def test_what_is_expected_to_be_shown_is_what_each_lane_shows(source: CardSource, environment: dict[str, str]) -> None:
-    cards = [Card(source.lane, 1, "b", "", 1), Card(source.lane, 0, "a", "", 1)]
+def test_what_each_lane_shows(lane: Lane, environment: dict[str, str]) -> None:
+    cards = [Card(lane, 1, "b", "", 1), Card(lane, 0, "a", "", 1)]
     leased = [leased_cards.LeasedCard(ordinal=c.ordinal, identity=c.identity, name="", memory_bytes=1) for c in cards]
-    assert source.environment(cards) == MASKS[source.lane](leased) == environment
+    assert showing(lane, cards) == showing(lane, leased) == environment
 
 
 RECORDED = {"cards/lease.json": "a" * 64, "only/process.json": "b" * 64}

@@ -11,7 +11,6 @@ from pytest_laguna.evidence.endpoint_campaign import (
     EndpointPlan,
     Selector,
     Teacher,
-    TeacherRow,
     Topology,
 )
 from pytest_laguna.evidence.leg import LegRecord
@@ -20,18 +19,7 @@ from tests.endpoint_legs import METADATA_20260725
 
 RECORD = Path(__file__).parents[2] / "data" / "legs" / "three-prompts.json"
 LEG = LegRecord.model_validate_json(RECORD.read_bytes(), strict=True)
-TEACHER = Teacher(
-    source_sha256="0" * 64,
-    rows=[
-        TeacherRow(
-            prompt_index=row.index,
-            prompt_id=row.prompt_id,
-            prompt_sha256=row.prompt_sha256,
-            token_ids=row.token_ids,
-        )
-        for row in LEG.rows
-    ],
-)
+TEACHER = Teacher.of(LEG.rows, "0" * 64)
 PLAN = EndpointPlan(
     suite=LEG.request.suite,
     selector=Selector(flag="VLLM_XPU_LAGUNA_M8_PERSISTENT_KV_CACHE_VIEWS", control="0", treatment="1"),

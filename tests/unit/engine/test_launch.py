@@ -17,19 +17,19 @@ from pytest_laguna.analysis.process import judge_cleanliness
 from pytest_laguna.engine import arms, launch
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.evidence.card_masks import showing
+from pytest_laguna.evidence.idle import Lane
 from pytest_laguna.evidence.process_record import ProcessRecord
 from pytest_laguna.evidence.schemas import read_model
-from pytest_laguna.machine import cards_cuda, cards_xpu, descent
-from pytest_laguna.machine.cards_cpu import CpuCards
-from pytest_laguna.machine.cards_cuda import CudaCards
-from pytest_laguna.machine.cards_xpu import XpuCards
+from pytest_laguna.machine import descent
+from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.environment import make_short_directory, private_environment
 from pytest_laguna.session import _cause
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests.runner import runner
 from tests.unit.engine import support
 
-LANES = ("cpu", "cuda", "xpu")
+LANES: tuple[Lane, ...] = ("cpu", "cuda", "xpu")
 
 
 def test_every_place_of_an_arm_is_named(tmp_path: Path) -> None:
@@ -38,8 +38,8 @@ def test_every_place_of_an_arm_is_named(tmp_path: Path) -> None:
     short = make_short_directory(Path(tempfile.mkdtemp()))
     assert private_environment(tmp_path / "arm", short, tmp_path, {"PATH": "/bin", "TZ": "UTC"}).keys() == arms.PLACES
     assert not arms.PLACES & arms.environment(support.request()).keys()
-    masks = {CpuCards(1).mask_variable, CudaCards.mask_variable, XpuCards.mask_variable}
-    assert masks | {descent.TOKEN_VARIABLE, cards_cuda.ORDER_VARIABLE, cards_xpu.ORDER_VARIABLE} == arms.LEASE
+    cards = [Card("cpu", 0, "a", "", 1)]
+    assert {name for lane in LANES for name in showing(lane, cards)} | {descent.TOKEN_VARIABLE} == arms.LEASE
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.engine import card_identity
+from pytest_laguna.evidence.card_masks import showing
 from pytest_laguna.machine.cards_cpu import MASK_VARIABLE, CpuCards
 
 
@@ -23,10 +24,9 @@ def fdinfo(tmp_path: Path, *texts: str) -> Path:
 
 
 def test_a_slot_goes_by_the_leases_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    cards = CpuCards(4)
-    card = cards.discover()[3]
-    assert CpuCards.mask_variable == MASK_VARIABLE == card_identity.CPU_MASK
-    monkeypatch.setenv(MASK_VARIABLE, cards.mask_value([card]))
+    card = CpuCards(4).discover()[3]
+    for name, value in showing("cpu", [card]).items():
+        monkeypatch.setenv(name, value)
     assert card_identity.card_identity("cpu") == card.identity
     assert card_identity.visible_cards("cpu") == 1
     card_identity.require_one_card("cpu")

@@ -77,7 +77,7 @@ def test_a_version_without_a_pin_is_refused(
 def test_pip_that_fails_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(fetch.FetchError, match=re.escape("vllm==9.0: expected one wheel from pip, seen exit code 1")):
-        fetch.download("9.0", tmp_path)
+        fetch.download("vllm==9.0", tmp_path)
 
 
 def test_every_pin_is_a_sha256() -> None:

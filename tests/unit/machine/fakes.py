@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pytest_laguna.evidence.card_masks import showing
 from pytest_laguna.machine import descent, process_table
 from pytest_laguna.machine.cards import Card, CardSource
 
@@ -270,6 +271,6 @@ class Bench:
     @contextmanager
     def held(self, card: Card, **environment: str) -> Iterator[int]:
         """A real process that the source must find on the card."""
-        with sleeper(**self.source.environment([card]), **environment) as child:
+        with sleeper(**showing(self.source.lane, [card]), **environment) as child:
             self.hold(card, child.pid)
             yield child.pid

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from pytest_laguna.evidence.card_masks import MASK, showing
 from pytest_laguna.machine.cards import Card, select
 from pytest_laguna.machine.errors import CardError
 from pytest_laguna.machine.sources import LANES, card_source
@@ -29,28 +30,28 @@ def test_every_card_is_found_with_its_facts(bench: Bench) -> None:
 
 def test_discovery_sees_beyond_the_mask_of_this_process(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     everything = bench.source.discover()
-    monkeypatch.setenv(bench.source.mask_variable, bench.source.mask_value(everything[1:2]))
+    for name, value in showing(bench.source.lane, everything[1:2]).items():
+        monkeypatch.setenv(name, value)
     assert bench.source.discover() == everything
 
 
 def test_a_mask_comes_back_as_the_cards_that_it_was_made_of(bench: Bench) -> None:
     cards = bench.cards()
     for chosen in (cards, cards[1:3], (cards[3], cards[0])):
-        made = bench.source.environment(chosen)
-        assert made[bench.source.mask_variable] == bench.source.mask_value(chosen)
+        made = showing(bench.source.lane, chosen)
         assert bench.source.inherited(bench.source.discover(), made) == tuple(chosen)
 
 
 def test_no_mask_leaves_all_and_an_empty_one_nothing(bench: Bench) -> None:
     cards = bench.cards()
     assert bench.source.inherited(cards, {}) == cards
-    assert bench.source.inherited(cards, bench.source.environment(cards) | {bench.source.mask_variable: ""}) == ()
+    assert bench.source.inherited(cards, showing(bench.source.lane, cards) | {MASK[bench.source.lane]: ""}) == ()
 
 
 def test_a_mask_of_a_card_that_is_not_there_is_refused(bench: Bench) -> None:
     cards = bench.cards()
-    mask = bench.source.environment(cards) | {bench.source.mask_variable: "99"}
-    with pytest.raises(CardError, match=f"{bench.source.mask_variable}: 99 is unknown: choose of "):
+    mask = showing(bench.source.lane, cards) | {MASK[bench.source.lane]: "99"}
+    with pytest.raises(CardError, match=f"{MASK[bench.source.lane]}: 99 is unknown: choose of "):
         bench.source.inherited(cards, mask)
 
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from pytest_laguna.evidence.card_masks import showing
 from pytest_laguna.machine.cards_cuda import CudaCards
 from pytest_laguna.machine.errors import CardError
 from tests.unit.machine.fakes import Nvml, NvmlCard
@@ -106,4 +107,4 @@ def test_a_prefix_in_the_mask_must_name_one_card(nvml: Nvml) -> None:
 @pytest.mark.usefixtures("nvml")
 def test_a_lease_masks_by_whole_uuid_in_pci_order() -> None:
     cards = CudaCards().discover()
-    assert CudaCards().environment(cards[2:3]) == {"CUDA_VISIBLE_DEVICES": cards[2].identity} | PCI
+    assert showing("cuda", cards[2:3]) == {"CUDA_VISIBLE_DEVICES": cards[2].identity} | PCI

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_laguna.evidence.card_masks import showing
 from pytest_laguna.machine import descent, process_table, xpu_smi
 from pytest_laguna.machine.cards_xpu import XpuCards, kernel_cards
 from pytest_laguna.machine.errors import CardError
@@ -194,5 +195,5 @@ def test_a_mask_that_leaves_cards_out_needs_pci_order(xpu: XpuCards) -> None:
 
 
 def test_a_lease_masks_by_number_in_pci_order(xpu: XpuCards) -> None:
-    made = xpu.environment(xpu.discover()[1:3])
+    made = showing("xpu", xpu.discover()[1:3])
     assert made == {"ZE_AFFINITY_MASK": "1,2", "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_laguna.evidence.card_masks import showing
 from pytest_laguna.machine.cards_cuda import CudaCards
 from tests.unit.machine.fakes import MEBIBYTE, Nvml, ticks
 
@@ -39,7 +40,7 @@ def test_a_real_holder_is_found_and_gone_again() -> None:
     card = source.discover()[0]
     (before,) = source.observe([card], None).states
     assert before.memory_used_bytes is not None
-    environment = source.environment([card]) | {"LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}
+    environment = showing("cuda", [card]) | {"LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}
     with subprocess.Popen(
         [sys.executable, "-c", HOLD], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:

@@ -47,8 +47,8 @@ def frozen_current(reviewed: Reviewed, running: Running) -> Finding | None:
     return None
 
 
-def models_frozen(reviewed: Reviewed, running: Running) -> Finding | None:
-    """Rule ``models-frozen``: the models' files are the frozen ones, wherever their folders lie."""
+def models_of_frozen(reviewed: Reviewed, running: Running) -> Finding | None:
+    """Rule ``models-of-frozen``: the models' files are the frozen ones, wherever their folders lie."""
     if reviewed.frozen is None:
         return None
     for folder, files in running.models.items():
@@ -91,7 +91,7 @@ def reviewer_is_another(reviewed: Reviewed, _: Running) -> Finding | None:
 RULES: Mapping[str, Callable[[Reviewed, Running], Finding | None]] = {
     "frozen-present": frozen_present,
     "frozen-current": frozen_current,
-    "models-frozen": models_frozen,
+    "models-of-frozen": models_of_frozen,
     "review-present": review_present,
     "review-of-frozen": review_of_frozen,
     "reviewer-is-another": reviewer_is_another,

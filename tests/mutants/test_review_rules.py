@@ -66,7 +66,11 @@ MUTANTS: list[tuple[str, Callable[[Reviewed], Reviewed], str]] = [
     ("frozen-current", _of_identity(campaign="f" * 64), "the campaign has changed since it was frozen"),
     ("frozen-current", _of_identity(candidate="f" * 64), "the candidate has changed since it was frozen"),
     ("frozen-current", _of_identity(harness="f" * 64), "the harness has changed since it was frozen"),
-    ("models-frozen", _without_models, "models/target: not there when the campaign was frozen; fetch it, then freeze"),
+    (
+        "models-of-frozen",
+        _without_models,
+        "models/target: not there when the campaign was frozen; fetch it, then freeze",
+    ),
     ("review-present", lambda good: dataclasses.replace(good, review=None), "nobody has reviewed the campaign"),
     ("review-of-frozen", _review(frozen="f" * 64), "the review is of ffffffffffff; expected "),
     ("reviewer-is-another", _review(reviewer="Ada Lovelace"), "reviewed by Ada Lovelace, who wrote it"),
@@ -104,7 +108,7 @@ def test_the_mutant_is_caught_for_its_reason(rule: str, mutate: Callable[[Review
 )
 def test_a_model_that_ran_is_the_frozen_one_file_by_file(files: dict[str, str], changed: str) -> None:
     verdict, told = judge_review(GOOD, Running(IDENTITY, {"models/target": files}))
-    expected = f"models-frozen: models/target/{changed} has changed since it was frozen; freeze and review it again"
+    expected = f"models-of-frozen: models/target/{changed} has changed since it was frozen; freeze and review it again"
     assert (verdict, told) == (Verdict.NOT_PROVEN, expected)
 
 

@@ -72,7 +72,7 @@ def test_every_digest_is_written_beside_the_campaign(project: Project) -> None:
 
 
 def test_a_lane_whose_models_are_not_there_is_frozen_without_them(project: Project) -> None:
-    """What runs on another host's cards is frozen there: rule ``models-frozen`` refuses gate 2 of this lane."""
+    """What runs on another host's cards is frozen there: rule ``models-of-frozen`` refuses gate 2 of this lane."""
     project.campaign(CAMPAIGN + MODELS)
     _commit(project)
     assert freezing.freeze(_campaign(project)).models == {}

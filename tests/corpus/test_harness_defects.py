@@ -502,3 +502,12 @@ def test_every_published_defect_has_its_test() -> None:
     named = re.findall(r"""^(?:def test_|    ")((?:\d\d[_-])+)""", text, re.MULTILINE)
     numbers = {int(number) for name in named for number in re.findall(r"\d\d", name)}
     assert numbers == set(range(1, 52))
+
+
+def test_the_documentation_lists_each_of_them_and_few_cannot_exist() -> None:
+    table = (PROJECT / "docs" / "rehearsal.md").read_text().partition("## The corpus")[2]
+    rows = re.findall(r"^\| ([\d, ]+) \| ([^|]+) \| ([^|]+) \|$", table, re.MULTILINE)
+    numbers = [int(number) for row in rows for number in row[0].split(",")]
+    assert numbers == list(range(1, 52))
+    impossible = [int(number) for row in rows for number in row[0].split(",") if row[2].startswith("cannot exist")]
+    assert len(impossible) <= 10

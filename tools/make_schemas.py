@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import pkgutil
 from collections.abc import Iterator
@@ -50,7 +51,14 @@ def _name(model: type[Schema]) -> str | None:
 
 def _text(name: str, model: type[pydantic.BaseModel]) -> str:
     schema = {"$schema": DIALECT, "$id": f"urn:{name}", **model.model_json_schema(by_alias=True)}
+    schema["description"] = _description(model)
     return json.dumps(schema, indent=2, sort_keys=True) + "\n"
+
+
+def _description(model: type[pydantic.BaseModel]) -> str:
+    """What its docstring says of it, and those of the forms that it begins with."""
+    forms = (form for form in model.__mro__ if form not in {Schema, *Schema.__mro__})
+    return "\n\n".join(inspect.cleandoc(form.__doc__ or "") for form in forms)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Protocol
 import pydantic
 
 from pytest_laguna.endpoint.transport import Answer, NoAnswerError, Transport
+from pytest_laguna.evidence import files
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
 from pytest_laguna.evidence.process_record import ProcessRecord
 from pytest_laguna.evidence.schemas import first_defect
@@ -20,7 +21,6 @@ from pytest_laguna.verdict import UnusableEvidenceError
 POLL_SECONDS = 0.25
 """Between two looks; each also walks the table of processes, which a starting server has better use for."""
 _OK = 200
-_TAIL_BYTES = 4096
 
 
 class RunningServer(Protocol):
@@ -109,10 +109,8 @@ def wait_until_ready(
 
 def last_line(directory: Path) -> str:
     """The last line of a server's standard error."""
-    with (directory / "stderr.log").open("rb") as stream:
-        stream.seek(max(0, stream.seek(0, 2) - _TAIL_BYTES))
-        lines = stream.read().decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing on standard error")
+    said = files.read_tail(directory / "stderr.log")
+    return said[-1].strip() if said else "nothing on standard error"
 
 
 def _require_alive(server: RunningServer, directory: Path) -> None:

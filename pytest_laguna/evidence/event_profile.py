@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 import pydantic
 
-from pytest_laguna.evidence.replay_profile import Count, Nanoseconds, SegmentKind, order_sha256
+from pytest_laguna.evidence.replay_profile import Count, Nanoseconds, RankHeader, SegmentKind, order_sha256
 from pytest_laguna.evidence.schemas import Schema
 
 EventClock: TypeAlias = Literal["device-event", "host-clock"]
@@ -44,16 +44,12 @@ class HostLead(Schema):
     synchronised_ns: Nanoseconds
 
 
-class EventProfile(Schema):
+class EventProfile(RankHeader):
     """What one rank measured.
 
     Attributes:
-        rank: its number.
-        world_size: how many there are.
-        descriptor: vLLM's description of the batch that was replayed.
         clock: what took the times.
         stream: that was measured.
-        kinds: of the segments, in replay order.
         interval_ns: from each event to the next, one a segment.
         span_ns: from the first event to the last one, asked of the clock itself.
         lead: None on a CPU, where the host is the device, and in a published profile, which has none.
@@ -62,12 +58,8 @@ class EventProfile(Schema):
     file_schema: Annotated[Literal["pytest-laguna-event-profile-v1"], pydantic.Field(alias="schema")] = (
         "pytest-laguna-event-profile-v1"
     )
-    rank: Count
-    world_size: Annotated[int, pydantic.Field(ge=1)]
-    descriptor: Annotated[str, pydantic.Field(min_length=1)]
     clock: EventClock
     stream: StreamIdentity
-    kinds: Annotated[list[SegmentKind], pydantic.Field(min_length=1)]
     interval_ns: list[Nanoseconds]
     span_ns: Nanoseconds
     lead: HostLead | None
@@ -84,9 +76,6 @@ class EventProfile(Schema):
 
     @pydantic.model_validator(mode="after")
     def _whole(self) -> Self:
-        if self.rank >= self.world_size:
-            message = f"rank {self.rank} of {self.world_size}"
-            raise ValueError(message)
         if len(self.interval_ns) != len(self.kinds):
             message = f"{len(self.interval_ns)} intervals for {len(self.kinds)} segments"
             raise ValueError(message)
@@ -116,33 +105,22 @@ class FitnessRound(Schema):
     events_kind_ns: dict[SegmentKind, Nanoseconds]
 
 
-class EventFitness(Schema):
+class EventFitness(RankHeader):
     """What one rank found of the instrument.
 
     Attributes:
-        rank: its number.
-        world_size: how many there are.
-        descriptor: vLLM's description of the batch that was replayed.
         clock: what took the events' times.
-        kinds: of the segments, in replay order.
         rounds: in their order.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-event-fitness-v1"], pydantic.Field(alias="schema")] = (
         "pytest-laguna-event-fitness-v1"
     )
-    rank: Count
-    world_size: Annotated[int, pydantic.Field(ge=1)]
-    descriptor: Annotated[str, pydantic.Field(min_length=1)]
     clock: EventClock
-    kinds: Annotated[list[SegmentKind], pydantic.Field(min_length=1)]
     rounds: Annotated[list[FitnessRound], pydantic.Field(min_length=1)]
 
     @pydantic.model_validator(mode="after")
     def _whole(self) -> Self:
-        if self.rank >= self.world_size:
-            message = f"rank {self.rank} of {self.world_size}"
-            raise ValueError(message)
         for number, each in enumerate(self.rounds):
             if {*each.stamped_kind_ns} != {*self.kinds} or {*each.events_kind_ns} != {*self.kinds}:
                 message = f"round {number}: expected host times of the kinds {sorted({*self.kinds})}"

@@ -14,8 +14,7 @@ from typing import Annotated, Literal, Self
 import pydantic
 
 from pytest_laguna.evidence.event_profile import EventClock, StreamIdentity
-from pytest_laguna.evidence.replay_profile import Count, Nanoseconds, SegmentKind, order_sha256
-from pytest_laguna.evidence.schemas import Schema
+from pytest_laguna.evidence.replay_profile import Nanoseconds, RankHeader, order_sha256
 
 FRACTION = 0.05
 """Of a replay's boundaries that get an event, at most: two an interval."""
@@ -37,35 +36,24 @@ def chosen_intervals(kinds: Sequence[str], replay: int) -> list[int]:
     return sorted(sorted(range(len(kinds)), key=drawn)[:count])
 
 
-class SparseProfile(Schema):
+class SparseProfile(RankHeader):
     """What one rank measured.
 
     Attributes:
-        rank: its number.
-        world_size: how many there are.
-        descriptor: vLLM's description of the batch that was replayed.
         clock: what took the times.
         stream: that was measured.
-        kinds: of the segments, in replay order.
         replays: by replay, the nanoseconds of its chosen intervals in their order.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-event-sparse-v1"], pydantic.Field(alias="schema")] = (
         "pytest-laguna-event-sparse-v1"
     )
-    rank: Count
-    world_size: Annotated[int, pydantic.Field(ge=1)]
-    descriptor: Annotated[str, pydantic.Field(min_length=1)]
     clock: EventClock
     stream: StreamIdentity
-    kinds: Annotated[list[SegmentKind], pydantic.Field(min_length=1)]
     replays: Annotated[list[list[Nanoseconds]], pydantic.Field(min_length=1)]
 
     @pydantic.model_validator(mode="after")
     def _whole(self) -> Self:
-        if self.rank >= self.world_size:
-            message = f"rank {self.rank} of {self.world_size}"
-            raise ValueError(message)
         count = len(chosen_intervals(self.kinds, 0))
         for number, durations in enumerate(self.replays):
             if len(durations) != count:

@@ -88,8 +88,8 @@ class ReplaySample(Schema):
         return self
 
 
-class ProfileHeader(Schema):
-    """What holds for all samples of a rank.
+class RankHeader(Schema):
+    """Of which rank a profile is, and of which replay.
 
     Attributes:
         rank: its number.
@@ -98,9 +98,6 @@ class ProfileHeader(Schema):
         kinds: of the segments, in replay order.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-replay-profile-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-replay-profile-v1"
-    )
     rank: Count
     world_size: Annotated[int, pydantic.Field(ge=1)]
     descriptor: Annotated[str, pydantic.Field(min_length=1)]
@@ -112,6 +109,14 @@ class ProfileHeader(Schema):
             message = f"rank {self.rank} of {self.world_size}"
             raise ValueError(message)
         return self
+
+
+class ProfileHeader(RankHeader):
+    """What holds for all samples of a rank."""
+
+    file_schema: Annotated[Literal["pytest-laguna-replay-profile-v1"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-replay-profile-v1"
+    )
 
 
 class ReplayProfile(ProfileHeader):

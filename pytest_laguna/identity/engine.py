@@ -34,7 +34,6 @@ PROGRAM = Path(__file__).with_name("engine_program.py")
 HARNESS = "pytest_laguna"
 
 _SIZE_LIMIT = 64 * 1024 * 1024
-_TAIL_BYTES = 4096
 
 
 class _Place(Schema):
@@ -107,8 +106,8 @@ def _ask(interpreter: Path, candidate: str, directory: Path, deadline_seconds: f
     argv = [str(interpreter), "-P", str(PROGRAM), str(result), candidate, HARNESS, *ENGINE_PACKAGES]
     process = run(argv, {}, directory, deadline_seconds)
     if not process.is_clean:
-        said = files.read_bytes(directory / "stderr.log", limit=_SIZE_LIMIT)[-_TAIL_BYTES:].decode(errors="replace")
-        last = printable((said.strip().splitlines() or ["nothing on standard error"])[-1])
+        said = files.read_tail(directory / "stderr.log")
+        last = printable(said[-1] if said else "nothing on standard error")
         message = f"engine interpreter {printable(interpreter)}: {process}: {last}; expected Python 3.11 or newer"
         raise IdentityError(message)
     answer = files.parse_json(files.read_bytes(result, limit=_SIZE_LIMIT), result.name)

@@ -85,7 +85,6 @@ class Runs:
 
 def run_planned(
     engine: EngineRun,
-    project: Path,
     plan_for: Callable[[Campaign, str, Sequence[str], Mapping[str, JSON]], Plan],
     run_all: Callable[[Runs, Plan, Models], None],
 ) -> tuple[Plan, Runs]:
@@ -93,7 +92,6 @@ def run_planned(
 
     Args:
         engine: what the session holds.
-        project: that the campaign's relative paths start from.
         plan_for: makes the plan of a campaign on a lane, of the leased cards and the target's ``config.json``.
         run_all: asks for what the plan has, in its order.
 
@@ -103,7 +101,7 @@ def run_planned(
     Raises:
         Exception: whatever ``EngineRun.models``, the plan and ``observed`` raise, before anything has run.
     """
-    interpreter = engine.interpreter(project)
+    interpreter = engine.interpreter
     with engine.models(interpreter) as pair:
         engine.copy_configurations(pair)
         config = present(reader.read_configuration(engine.directory, "target-config.json"))

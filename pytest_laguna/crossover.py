@@ -35,13 +35,12 @@ from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 _LEG_ERRORS = (*RUN_ERRORS, ServerFailedError, ServerSurvivedError)
 
 
-def carry_out(engine: EngineRun, campaign_file: Path, project: Path, *, authorised_by: str | None) -> EndpointAnalysis:
+def carry_out(engine: EngineRun, campaign_file: Path, *, authorised_by: str | None) -> EndpointAnalysis:
     """Run every leg and judge them.
 
     Args:
         engine: what the session holds; its directory does not exist yet.
         campaign_file: which names the protocol, relative to itself.
-        project: that the campaign's relative paths start from.
         authorised_by: digest of the receipt that opened the gate.
 
     Raises:
@@ -53,7 +52,7 @@ def carry_out(engine: EngineRun, campaign_file: Path, project: Path, *, authoris
     (engine.directory / reader.LEGS).mkdir(mode=files.PRIVATE_DIRECTORY)
     with engine.explained():
         protocol = _take_protocol(engine, campaign_file)
-        interpreter = engine.interpreter(project)
+        interpreter = engine.interpreter
         with engine.models(interpreter) as pair:
             return _run_all(engine, interpreter, pair, protocol, authorised_by)
 

@@ -20,12 +20,11 @@ from pytest_laguna.evidence.parity import PacketRequest
 from pytest_laguna.planning import plan_diagnostic
 
 
-def carry_out(engine: EngineRun, project: Path) -> Diagnosis:
+def carry_out(engine: EngineRun) -> Diagnosis:
     """Run everything and judge it.
 
     Args:
         engine: what the session holds; its directory does not exist yet.
-        project: that the campaign's relative paths start from.
 
     Raises:
         FileExistsError: it has been carried out before.
@@ -36,7 +35,7 @@ def carry_out(engine: EngineRun, project: Path) -> Diagnosis:
     for name in (reader.PACKETS, reader.ARMS):
         (engine.directory / name).mkdir(mode=files.PRIVATE_DIRECTORY)
     with engine.explained():
-        plan, _ = run_planned(engine, project, plan_diagnostic, _run_all)
+        plan, _ = run_planned(engine, plan_diagnostic, _run_all)
         diagnosis = diagnose(plan, reader.read_diagnostic(engine.directory))
         engine.write(Path("analysis.json"), diagnosis)
         return diagnosis

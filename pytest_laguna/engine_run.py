@@ -80,7 +80,7 @@ class EngineRun:
         start: starts processes on them.
         attempt: that it is for.
         directory: below the attempt's evidence, made by the caller.
-        project: that a model's folder starts from where its campaign names it so.
+        project: that the campaign's relative paths start from.
     """
 
     campaign: Campaign
@@ -104,10 +104,11 @@ class EngineRun:
             raise NotProvenError(message)
         return settings
 
-    def interpreter(self, project: Path) -> Path:
-        """The engine's Python; a relative path starts from the project."""
+    @property
+    def interpreter(self) -> Path:
+        """The engine's Python; raises as ``engine``."""
         named = self.engine.interpreter
-        return Path(sys.executable) if named is None else project / named
+        return Path(sys.executable) if named is None else self.project / named
 
     @contextlib.contextmanager
     def models(self, interpreter: Path) -> Iterator[Models]:

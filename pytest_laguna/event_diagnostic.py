@@ -27,12 +27,11 @@ from pytest_laguna.evidence.event_analysis import (
 from pytest_laguna.planning import plan_events
 
 
-def carry_out(engine: EngineRun, project: Path) -> EventAnalysis:
+def carry_out(engine: EngineRun) -> EventAnalysis:
     """Run everything and judge it.
 
     Args:
         engine: what the session holds; its directory does not exist yet.
-        project: that the campaign's relative paths start from.
 
     Raises:
         FileExistsError: it has been carried out before.
@@ -42,7 +41,7 @@ def carry_out(engine: EngineRun, project: Path) -> EventAnalysis:
     engine.directory.mkdir(mode=files.PRIVATE_DIRECTORY)
     (engine.directory / reader.ARMS).mkdir(mode=files.PRIVATE_DIRECTORY)
     with engine.explained():
-        plan, runs = run_planned(engine, project, plan_events, _run_all)
+        plan, runs = run_planned(engine, plan_events, _run_all)
         started, bound = len(runs.models_around), event_reader.file_digests(engine.directory)
         engine.write(Path(event_reader.CLOSURE), EventClosure(model_generations=started, files=bound))
         analysis = analyse_events(plan, event_reader.read_events(engine.directory, plan.arms))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -169,40 +169,35 @@ def arm_runner(
 
 
 @pytest.fixture(scope="session")
-def diagnosis(
+def engine_below(
     request: pytest.FixtureRequest, campaign: Campaign, lane: Lane, cards: LeasedCards, arm_runner: ArmRunner
-) -> Diagnosis:
+) -> Callable[[str], EngineRun]:
+    """The campaign's engine on the leased cards, for what is carried out in a directory below the evidence."""
+    attempt, project = request.config.stash[ATTEMPT], request.config.rootpath
+    evidence = attempt.directory / root.EVIDENCE
+    return lambda name: EngineRun(campaign, lane, cards, arm_runner, attempt, evidence / name, project)
+
+
+@pytest.fixture(scope="session")
+def diagnosis(engine_below: Callable[[str], EngineRun]) -> Diagnosis:
     """Carries the campaign's exact diagnostic out, once a session, and gives what its analysis found."""
-    attempt = request.config.stash[ATTEMPT]
-    directory = attempt.directory / root.EVIDENCE / DIRECTORY
-    engine = EngineRun(campaign, lane, cards, arm_runner, attempt, directory, request.config.rootpath)
-    return diagnostic.carry_out(engine, request.config.rootpath)
+    return diagnostic.carry_out(engine_below(DIRECTORY))
 
 
 @pytest.fixture(scope="session")
-def event_profile(
-    request: pytest.FixtureRequest, campaign: Campaign, lane: Lane, cards: LeasedCards, arm_runner: ArmRunner
-) -> EventAnalysis:
+def event_profile(engine_below: Callable[[str], EngineRun]) -> EventAnalysis:
     """Carries the campaign's event profile out, once a session, and gives what its analysis found."""
-    attempt = request.config.stash[ATTEMPT]
-    directory = attempt.directory / root.EVIDENCE / event_analysis.DIRECTORY
-    engine = EngineRun(campaign, lane, cards, arm_runner, attempt, directory, request.config.rootpath)
-    return event_diagnostic.carry_out(engine, request.config.rootpath)
+    return event_diagnostic.carry_out(engine_below(event_analysis.DIRECTORY))
 
 
 @pytest.fixture(scope="session")
-def crossover(
-    request: pytest.FixtureRequest, campaign: Campaign, lane: Lane, cards: LeasedCards, arm_runner: ArmRunner
-) -> Crossover:
+def crossover(request: pytest.FixtureRequest, engine_below: Callable[[str], EngineRun]) -> Crossover:
     """Carries the campaign's endpoint protocol out, once a session, and gives what its analysis found."""
     attempt, gate = request.config.stash[ATTEMPT], request.config.stash[GATE]
-    directory = attempt.directory / root.EVIDENCE / endpoint_reader.DIRECTORY
-    engine = EngineRun(campaign, lane, cards, arm_runner, attempt, directory, request.config.rootpath)
     previous = attempt.previous
     analysis = endpoint_crossover.carry_out(
-        engine,
+        engine_below(endpoint_reader.DIRECTORY),
         gate.options.campaign,
-        request.config.rootpath,
         authorised_by=None if previous is None else previous.receipt,
     )
     own = own_analysis(read_attempted(attempt.directory))

@@ -63,6 +63,7 @@ class Attempt:
             lane=gate.lane,
             gate=gate.options.gate,
             attempt=number,
+            sealed_root=_as_seen_from_here(gate.options.sealed_root),
             nonce=secrets.token_hex(16),
             clauses=list(gate.clauses.items()),
             plugins=plugins,
@@ -172,8 +173,8 @@ class Attempt:
     def _seal(self) -> Analysis:
         directory = self.directory
         analysis = verification.derive_analysis(directory, self._start)
-        junit = verification.derive_junit(self._start, analysis)
         files.write_new(directory / root.ANALYSIS, files.canonical_json(analysis.canonical()))
+        junit = verification.derive_junit(directory, self._start, analysis)
         files.write_new(directory / root.JUNIT, junit)
         read_junit(files.read_bytes(directory / root.JUNIT, limit=len(junit)))
         manifest = root.take_manifest(directory)
@@ -185,3 +186,7 @@ class Attempt:
         files.write_new(directory / root.RECEIPT, receipt)
         root.seal(directory)
         return analysis
+
+
+def _as_seen_from_here(path: Path) -> str:
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

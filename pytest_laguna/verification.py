@@ -16,6 +16,7 @@ from pytest_laguna.analysis.clauses import judge
 from pytest_laguna.analysis.endpoint.analyse import CANDIDATE_RAN, NULL_RULES
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.evidence import files, rehearsal, root
+from pytest_laguna.evidence.clause_files import files_behind
 from pytest_laguna.evidence.journal import journal_head, read_journal
 from pytest_laguna.evidence.junit import SIZE_LIMIT, Case, read_junit, write_junit
 from pytest_laguna.evidence.schemas import (
@@ -323,7 +324,7 @@ def _analysis_derives(attempt: _Attempt) -> None:
 def _report_derives(attempt: _Attempt) -> None:
     """The JUnit report is well formed and the one that the verdict object gives."""
     read_junit(files.read_bytes(attempt.directory / root.JUNIT, limit=SIZE_LIMIT))
-    attempt.must_be(root.JUNIT, derive_junit(attempt.start, attempt.analysis))
+    attempt.must_be(root.JUNIT, derive_junit(attempt.directory, attempt.start, attempt.analysis))
 
 
 def _receipt_derives(attempt: _Attempt) -> None:
@@ -485,8 +486,14 @@ def derive_analysis(directory: Path, start: AttemptStart) -> Analysis:
     return judge(start.clauses, events, judge_raw(directory, start, events))
 
 
-def derive_junit(start: AttemptStart, analysis: Analysis) -> bytes:
-    """The JUnit report from the verdict object."""
+def derive_junit(directory: Path, start: AttemptStart, analysis: Analysis) -> bytes:
+    """The JUnit report from the verdict object, with the files behind each clause as seen from where pytest started.
+
+    Raises:
+        UnusableEvidenceError: the attempt's files cannot be listed.
+    """
+    gate = Path(start.sealed_root) / start.campaign_name / start.lane / f"gate{start.gate}"
+    place = root.attempt_directory(gate, start.attempt)
     properties = {
         "campaign": start.campaign_name,
         "lane": start.lane,
@@ -496,12 +503,30 @@ def derive_junit(start: AttemptStart, analysis: Analysis) -> bytes:
         "campaign_digest": start.identity.campaign,
         "verdict": analysis.verdict,
         "reason": analysis.reason,
+        "evidence": str(place),
     } | {f"figure.{name}": value for name, value in analysis.figures.items()}
-    cases = [
-        Case(result.nodeid, result.clause, result.verdict, result.reason, result.detail, result.seconds)
-        for result in analysis.clauses
-    ]
+    cases = clause_cases(analysis, root.file_names(directory), place)
     return write_junit(f"{start.campaign_name} {start.lane} gate {start.gate}", properties, cases)
+
+
+def clause_cases(analysis: Analysis, paths: Collection[str], place: Path) -> Iterator[Case]:
+    """What each clause came to, as a report for machines has it.
+
+    Args:
+        analysis: the verdict object.
+        paths: of the attempt's files, relative to its directory.
+        place: the attempt's directory, as the report calls it.
+    """
+    for result in analysis.clauses:
+        yield Case(
+            nodeid=result.nodeid,
+            clause=result.clause,
+            verdict=result.verdict,
+            reason=result.reason,
+            detail=result.detail,
+            seconds=result.seconds,
+            files=tuple(str(place / path) for path in files_behind(paths, result.clause)),
+        )
 
 
 def derive_receipt(directory: Path, start: AttemptStart, analysis: Analysis, manifest: Manifest) -> bytes:

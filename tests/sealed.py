@@ -152,7 +152,7 @@ def reseal(attempt: Path, **changed: Any) -> None:
         (attempt / root.ATTEMPT).write_bytes(content)
         analysis = derive_analysis(attempt, start)
         (attempt / root.ANALYSIS).write_bytes(files.canonical_json(analysis.canonical()))
-        (attempt / root.JUNIT).write_bytes(derive_junit(start, analysis))
+        (attempt / root.JUNIT).write_bytes(derive_junit(attempt, start, analysis))
         restamp(attempt, lambda manifest: manifest)
 
 

@@ -97,6 +97,30 @@ def t_interval(values: Sequence[float], confidence: float) -> Interval:
     return Interval(mean=mean, low=mean - half, high=mean + half)
 
 
+def median_interval(values: Sequence[float], confidence: float) -> tuple[float, float] | None:
+    """Two of the values between which the median lies at least with this confidence, whatever the distribution.
+
+    Of all pairs of ranks with the same distance from either end it is the narrowest that covers enough: below rank k
+    lies the median with the probability of at most k - 1 heads in n throws of a coin.
+
+    Returns:
+        None where even the lowest and the highest value cover too little.
+
+    Raises:
+        ValueError: the confidence is not strictly between 0 and 1.
+    """
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence {confidence}; expected 0 < confidence < 1")
+    ordered, count = sorted(values), len(values)
+    outside, found = 0, None
+    for rank in range(count // 2):
+        outside += 2 * math.comb(count, rank)
+        if outside > (1.0 - confidence) * 2**count:
+            break
+        found = ordered[rank], ordered[count - 1 - rank]
+    return found
+
+
 def sign_flip_p(values: Sequence[float]) -> float:
     """The exact one-sided p of a mean above zero, over all 2^n signs of the values.
 

@@ -3,16 +3,21 @@
 
 pytest's own writer cannot give a case the verdict as its failure type, and readers made for display accept suites
 without counts, doubled cases and empty files. For a gate those are refusals.
+
+The files behind a case stand in it by path, as its properties ``attachment`` and as ``[[ATTACHMENT|path]]`` in
+``system-out``. Source: the common JUnit XML format (github.com/testmoapp/junitxml) and GitLab's documentation of unit
+test reports.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 from xml.etree import ElementTree
 
+from pytest_laguna.evidence.files import printable
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 
 SIZE_LIMIT = 64 * 1024 * 1024
@@ -25,6 +30,10 @@ RESULT_TAG: Mapping[Verdict, ResultTag] = {
     Verdict.VOID: "error",
     Verdict.NOT_PROVEN: "error",
 }
+
+_ATTACHED = 20
+_ATTACHMENT = "attachment"
+_OUTPUT = "system-out"
 
 # XML 1.0, section 2.2: everything that is not a Char. Escape sequences of terminals begin with one of them.
 _NOT_XML = re.compile("\x1b\\[[0-9;?]*[A-Za-z]|[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -41,6 +50,7 @@ class Case:
         reason: one line; empty for PASS.
         detail: longer text (a traceback); may be empty.
         seconds: duration of all phases.
+        files: paths of the evidence behind it, as seen from where pytest was started.
     """
 
     nodeid: str
@@ -49,6 +59,7 @@ class Case:
     reason: str = ""
     detail: str = ""
     seconds: float = 0.0
+    files: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,42 +84,70 @@ def write_junit(name: str, properties: Mapping[str, str], cases: Iterable[Case])
         cases: in the order in which they ran.
     """
     listed = tuple(cases)
-    tags = [RESULT_TAG.get(case.verdict) for case in listed]
-    suite = ElementTree.Element("testsuite", {
-        "name": xml_text(name),
-        "tests": str(len(listed)),
-        "failures": str(tags.count("failure")),
-        "errors": str(tags.count("error")),
-        "skipped": "0",
-        "time": f"{sum(case.seconds for case in listed):.3f}",
-    })  # fmt: skip
-    listing = ElementTree.SubElement(suite, "properties")
-    for key, value in properties.items():
-        ElementTree.SubElement(listing, "property", {"name": key, "value": xml_text(value)})
+    suite = suite_element(name, properties, listed)
     for case in listed:
-        _write_case(suite, case)
+        file, _, test = case.nodeid.partition("::")
+        classname = file.removesuffix(".py").replace("/", ".")
+        write_case(suite, {"classname": classname, "name": test, "file": file}, case)
     root = ElementTree.Element("testsuites")
     root.append(suite)
+    return render(root)
+
+
+def render(root: ElementTree.Element) -> bytes:
+    """The document's bytes, in UTF-8."""
     ElementTree.indent(root)
     content: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return content + b"\n"
 
 
-def _write_case(suite: ElementTree.Element, case: Case) -> None:
-    file, _, name = case.nodeid.partition("::")
-    element = ElementTree.SubElement(suite, "testcase", {
-        "classname": file.removesuffix(".py").replace("/", "."),
-        "name": name,
-        "file": file,
-        "time": f"{case.seconds:.3f}",
+def suite_element(name: str, properties: Mapping[str, str], cases: Sequence[Case]) -> ElementTree.Element:
+    """A suite with the counts of its cases and its properties; the cases themselves are written after it."""
+    tags = [RESULT_TAG.get(case.verdict) for case in cases]
+    suite = ElementTree.Element("testsuite", {
+        "name": xml_text(name),
+        "tests": str(len(cases)),
+        "failures": str(tags.count("failure")),
+        "errors": str(tags.count("error")),
+        "skipped": "0",
+        "time": f"{sum(case.seconds for case in cases):.3f}",
     })  # fmt: skip
-    listing = ElementTree.SubElement(element, "properties")
-    ElementTree.SubElement(listing, "property", {"name": "clause", "value": case.clause})
-    ElementTree.SubElement(listing, "property", {"name": "verdict", "value": case.verdict})
+    _write_properties(suite, properties.items())
+    return suite
+
+
+def write_case(suite: ElementTree.Element, attributes: Mapping[str, str], case: Case) -> None:
+    """Write a case's verdict, why, and the first files behind it; a reader links few, and the manifest has them all.
+
+    Readers show either the message of a result or its text, so the reason stands in both.
+
+    Args:
+        suite: that gets it.
+        attributes: what readers tell cases apart by.
+        case: what it came to.
+    """
+    named = {name: xml_text(value) for name, value in attributes.items()}
+    element = ElementTree.SubElement(suite, "testcase", named | {"time": f"{case.seconds:.3f}"})
+    paths = [xml_text(printable(path)) for path in case.files[:_ATTACHED]]
+    told = [("clause", case.clause), ("verdict", str(case.verdict)), *((_ATTACHMENT, path) for path in paths)]
+    _write_properties(element, told)
     tag = RESULT_TAG.get(case.verdict)
     if tag is not None:
-        attributes = {"type": str(case.verdict), "message": xml_text(case.reason)}
-        ElementTree.SubElement(element, tag, attributes).text = xml_text(case.detail)
+        text = "\n".join(part for part in (case.reason, case.detail) if part)
+        found = {"type": str(case.verdict), "message": xml_text(case.reason)}
+        ElementTree.SubElement(element, tag, found).text = xml_text(text)
+    if paths:
+        ElementTree.SubElement(element, _OUTPUT).text = _marks(paths)
+
+
+def _write_properties(parent: ElementTree.Element, properties: Iterable[tuple[str, str]]) -> None:
+    listing = ElementTree.SubElement(parent, "properties")
+    for name, value in properties:
+        ElementTree.SubElement(listing, "property", {"name": xml_text(name), "value": xml_text(value)})
+
+
+def _marks(paths: Iterable[str]) -> str:
+    return "\n".join(f"[[ATTACHMENT|{path}]]" for path in paths)
 
 
 def read_junit(content: bytes) -> Report:
@@ -158,7 +197,7 @@ def _read_properties(parent: ElementTree.Element, where: str) -> dict[str, str]:
         message = f"junit.xml: {where} has {len(listings)} properties elements; expected one"
         raise UnusableEvidenceError(message)
     found: dict[str, str] = {}
-    for element in listings[0]:
+    for element in (child for child in listings[0] if child.get("name") != _ATTACHMENT):
         name, value = element.get("name"), element.get("value")
         if element.tag != "property" or name is None or value is None or name in found:
             message = f"junit.xml: {where} has a property that is doubled or lacks name or value ({name})"
@@ -172,8 +211,9 @@ def _read_case(element: ElementTree.Element) -> Case:
     if element.tag != "testcase" or not file or not name:
         message = f"junit.xml: element {element.tag} ({name}) is not a test case with file and name"
         raise UnusableEvidenceError(message)
+    files = _read_files(element, name)
     properties = _read_properties(element, name)
-    results = [child for child in element if child.tag != "properties"]
+    results = [child for child in element if child.tag not in {"properties", _OUTPUT}]
     verdict = _read_verdict(results, name)
     if properties.keys() != {"clause", "verdict"} or properties["verdict"] != verdict:
         message = f"junit.xml: {name} states verdict {properties.get('verdict')}; its result is {verdict}"
@@ -183,9 +223,24 @@ def _read_case(element: ElementTree.Element) -> Case:
         clause=properties["clause"],
         verdict=verdict,
         reason=results[0].get("message", "") if results else "",
-        detail=(results[0].text or "") if results else "",
+        detail=_read_detail(results[0]) if results else "",
         seconds=_read_seconds(element, name),
+        files=files,
     )
+
+
+def _read_detail(result: ElementTree.Element) -> str:
+    return (result.text or "").removeprefix(result.get("message", "")).removeprefix("\n")
+
+
+def _read_files(element: ElementTree.Element, where: str) -> tuple[str, ...]:
+    """The files that a case names as properties, which its output marks one by one, and nothing else."""
+    found = [one.get("value", "") for one in element.findall(f"properties/property[@name='{_ATTACHMENT}']")]
+    written = [output.text for output in element.findall(_OUTPUT)]
+    if written != ([_marks(found)] if found else []):
+        message = f"junit.xml: {where} has another {_OUTPUT} than marks of its {len(found)} attachments"
+        raise UnusableEvidenceError(message)
+    return tuple(found)
 
 
 def _read_verdict(results: list[ElementTree.Element], name: str) -> Verdict:

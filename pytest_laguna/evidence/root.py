@@ -232,6 +232,15 @@ def take_tree(directory: Path) -> Manifest:
     return Manifest(entries=entries)
 
 
+def file_names(directory: Path) -> list[str]:
+    """The paths of an attempt's files, relative to its directory, in their order.
+
+    Raises:
+        UnusableEvidenceError: a directory cannot be read, or a name is not UTF-8; it is named.
+    """
+    return [path.relative_to(directory).as_posix() for path, mode in _below(directory) if stat.S_ISREG(mode)]
+
+
 def _below(directory: Path) -> list[tuple[Path, int]]:
     """Everything below a directory with its ``st_mode``, a directory before what it holds.
 

@@ -69,6 +69,7 @@ class AttemptStart(Schema):
 
     Attributes:
         state: always STARTED; what came of it is in the receipt or nowhere.
+        sealed_root: where the root was, as seen from where pytest was started; absolute where it is not below that.
         nonce: 32 random hexadecimal digits that join attempt, report and receipt.
         clauses: the frozen clause ids and node ids, in order.
         plugins: name and version of every installed pytest plugin that was loaded.
@@ -84,6 +85,7 @@ class AttemptStart(Schema):
     lane: str
     gate: int
     attempt: int
+    sealed_root: str
     nonce: Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{32}$")]
     clauses: list[tuple[str, str]]
     plugins: list[str]

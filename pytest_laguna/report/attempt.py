@@ -13,17 +13,19 @@ from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.diagnostic import Diagnosis
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.evidence.event_analysis import EventAnalysis
+from pytest_laguna.evidence.rehearsal import STARTS_DIRECTORY, NullAnalysis
 from pytest_laguna.evidence.schemas import Analysis, AttemptStart, Manifest, parse_model, read_model
 from pytest_laguna.own_analysis import Attempted, own_analysis, read_attempted
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 from pytest_laguna.verification import GateReport
 
-Own: TypeAlias = Diagnosis | EventAnalysis | EndpointAnalysis
+Own: TypeAlias = Diagnosis | EventAnalysis | EndpointAnalysis | NullAnalysis
 
 OWN_FILES: Mapping[type[Own], str] = {
     Diagnosis: "diagnostic",
     EventAnalysis: "event-profile",
     EndpointAnalysis: "endpoint",
+    NullAnalysis: STARTS_DIRECTORY,
 }
 """Below ``evidence``: where each analysis lies with the files that it follows from."""
 
@@ -31,6 +33,7 @@ _FORMS: Mapping[str, type[Own]] = {
     "pytest-laguna-diagnosis-v1": Diagnosis,
     "pytest-laguna-event-analysis-v1": EventAnalysis,
     "pytest-laguna-endpoint-analysis-v1": EndpointAnalysis,
+    "pytest-laguna-null-analysis-v1": NullAnalysis,
 }
 
 RuleLine: TypeAlias = tuple[str, Verdict | None, str]
@@ -99,7 +102,7 @@ def show_attempt(directory: Path, report: GateReport) -> ShownAttempt | None:
 
 def _own(attempted: Attempted) -> tuple[Own | None, str]:
     try:
-        found = own_analysis(attempted) if attempted.start.gate > 1 else None
+        found = own_analysis(attempted)
     except (NotProvenError, UnusableEvidenceError) as error:
         return None, str(error)
     if found is None:
@@ -111,7 +114,7 @@ def _own(attempted: Attempted) -> tuple[Own | None, str]:
 
 def rules_of(own: Own | None) -> Mapping[str, Sequence[RuleLine]]:
     """By clause what each rule of the gate's own analysis came to."""
-    if own is None:
+    if own is None or isinstance(own, NullAnalysis):  # what speaks against it has no verdict of its own
         return {}
     if isinstance(own, EndpointAnalysis):
         return {clause: _endpoint_rules(own, rules) for clause, rules in ENDPOINT_CLAUSES.items()}

@@ -185,25 +185,36 @@ def rates(drawing: Drawing, legs: Mapping[str, Sequence[float]]) -> Markup:
     return canvas.markup
 
 
-def paired_rows(drawing: Drawing, prompts: Sequence[str], pairs: Mapping[str, Sequence[float]]) -> Markup:
+def paired_rows(
+    drawing: Drawing,
+    prompts: Sequence[str],
+    pairs: Mapping[str, Sequence[float]],
+    medians: Mapping[str, tuple[float, float] | None],
+) -> Markup:
     """By how much the candidate's rate of each prompt is above the adjacent control's, in per cent.
 
     Args:
         drawing: of the document.
-        prompts: from above.
+        prompts: from above; the median of them all stands below.
         pairs: by pair the change of each prompt.
+        medians: by pair the interval of the median.
     """
-    with drawing.axes(WIDTH, 1.0 + 0.3 * len(prompts)) as canvas:
+    with drawing.axes(WIDTH, 1.3 + 0.3 * len(prompts)) as canvas:
         (axes,) = canvas.axes
         for number, (name, changes) in enumerate(pairs.items()):
             offset = 0.5 * ((number + 0.5) / len(pairs) - 0.5)
             rows = [row + offset for row in range(len(changes))]
             for row, change in zip(rows, changes, strict=True):
                 axes.plot([0, change], [row, row], color=COLOURS["line"], linewidth=1, zorder=1)
+            below, interval = len(changes) + offset, medians[name]
+            if interval is not None:
+                axes.plot(interval, [below, below], color=COLOURS["candidate"], linewidth=2)
+            axes.plot([linear_percentile(list(changes), 0.5)], [below], "|", color=COLOURS["candidate"],
+                      markersize=11, markeredgewidth=2)  # fmt: skip
             axes.plot(changes, rows, "osD^v"[number % 5], markersize=5, color=COLOURS["candidate"],
                       markerfacecolor="none" if number % 2 else COLOURS["candidate"], label=name)  # fmt: skip
         axes.axvline(0, color=COLOURS["soft"], linewidth=1)
-        _listed(axes, prompts)
+        _listed(axes, [*prompts, "median of the rows"])
         axes.set_xlabel("candidate above control, %")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=min(len(pairs), 4), borderaxespad=0.2)
     return canvas.markup

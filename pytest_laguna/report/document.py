@@ -17,7 +17,8 @@ from pytest_laguna.evidence import root
 from pytest_laguna.evidence.diagnostic import NOTICE, Diagnosis
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.evidence.event_analysis import EventAnalysis
-from pytest_laguna.report import diagnostic, endpoint, events
+from pytest_laguna.evidence.rehearsal import NullAnalysis
+from pytest_laguna.report import diagnostic, endpoint, events, null
 from pytest_laguna.report.attempt import ShownAttempt, show_attempt
 from pytest_laguna.report.clauses import badge, clause_table
 from pytest_laguna.report.figures import Drawing
@@ -181,6 +182,8 @@ def _figures(shown: ShownAttempt, drawing: Drawing) -> Iterator[Markup]:
         yield events.events_section(shown, shown.own, drawing)
     elif isinstance(shown.own, EndpointAnalysis):
         yield endpoint.endpoint_section(shown, shown.own, drawing)
+    elif isinstance(shown.own, NullAnalysis):
+        yield null.null_section(shown.own)
 
 
 def _undetectable(shown: ShownAttempt) -> Iterator[str]:
@@ -190,6 +193,8 @@ def _undetectable(shown: ShownAttempt) -> Iterator[str]:
         yield from events.undetectable(shown.own)
     elif isinstance(shown.own, EndpointAnalysis):
         yield from endpoint.undetectable(shown.own)
+    elif isinstance(shown.own, NullAnalysis):
+        yield from null.undetectable(shown.own)
     else:
         yield "No analysis of time belongs to this gate: whatever its tests say of speed has no interval beside it."
     if shown.start.lane == "cpu" and shown.start.gate > 1:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_laguna.analysis.endpoint.figures import change_percent, counter_changes
+from pytest_laguna.analysis.statistics import median_interval
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis, LegFigures, PairFigures
 from pytest_laguna.evidence.endpoint_reader import EndpointEvidence, read_legs
 from pytest_laguna.evidence.leg import LegRecord
@@ -14,6 +15,9 @@ from pytest_laguna.report import charts
 from pytest_laguna.report.attempt import ShownAttempt
 from pytest_laguna.report.figures import Drawing, figure
 from pytest_laguna.report.markup import Markup, code, details, element, facts, joined, table
+
+CONFIDENCE = 0.95
+"""Of the intervals over prompts, which decide nothing."""
 
 
 def endpoint_section(shown: ShownAttempt, own: EndpointAnalysis, drawing: Drawing) -> Markup:
@@ -28,8 +32,8 @@ def endpoint_section(shown: ShownAttempt, own: EndpointAnalysis, drawing: Drawin
         *_rates(legs, drawing),
         *_acceptance(evidence, drawing),
         element("h3", "Candidate against adjacent control"),
-        _pairs(own),
-        *_rows(own, evidence, drawing),
+        _pairs(own, _changes(own)),
+        *_rows(evidence, _changes(own), drawing),
         *_blocks(own, drawing),
         *_promotion(own),
         *_declared(own),
@@ -45,6 +49,8 @@ def undetectable(own: EndpointAnalysis) -> Iterator[str]:
         power = "cannot be said" if several.power is None else f"is {several.power:.3f}"
         yield f"The probability that these blocks find the frozen effect, were the starts spread as they are, {power}."
         yield f"A gain below the margin of {several.margin_percent:g} % is not asked for, and would not be seen."
+    if own.pairs:
+        yield "The interval of a pair's rows is over its prompts: how far apart two starts are is not in it."
     if own.null_verdict is not None:
         yield "Every leg is a control: nothing is said of the candidate, which did not run."
     if not own.exactness.teacher_planned:
@@ -127,13 +133,26 @@ def _accepted(leg: LegRecord) -> list[float]:
     return [moved[f"accepted_per_position {position}"] / drafts for position in positions] if drafts > 0 else []
 
 
-def _pairs(own: EndpointAnalysis) -> Markup:
-    head = ("pair", "headline", "median row", "rows won", "cycle saving", "acceptance rate")
+def _changes(own: EndpointAnalysis) -> Mapping[str, list[float]]:
+    """By pair and prompt by how much the candidate's rate is above the control's, in per cent."""
+    rates: Mapping[tuple[int, str], list[float]] = {(leg.block, leg.leg): leg.row_rates for leg in own.legs}
+    return {
+        _pair_name(pair): [
+            change_percent(*both)
+            for both in zip(rates[pair.block, pair.control], rates[pair.block, pair.candidate], strict=True)
+        ]
+        for pair in own.pairs
+    }
+
+
+def _pairs(own: EndpointAnalysis, changes: Mapping[str, list[float]]) -> Markup:
+    head = ("pair", "headline", "median row", "95 % over the prompts", "rows won", "cycle saving", "acceptance rate")
     rows = [
         (
             _pair_name(pair),
             f"{pair.headline_change_percent:+.4f} %",
             f"{pair.median_row_change_percent:+.4f} %",
+            _interval(changes[_pair_name(pair)]),
             f"{pair.rows_won} of {pair.rows}",
             f"{pair.cycle_saving_ms:+.4f} ms",
             f"{pair.acceptance_rate_change:+.6f}",
@@ -147,20 +166,19 @@ def _pair_name(pair: PairFigures) -> str:
     return f"block {pair.block} {pair.candidate} against {pair.control}"
 
 
-def _rows(own: EndpointAnalysis, evidence: EndpointEvidence, drawing: Drawing) -> Iterator[Markup]:
-    rates: Mapping[tuple[int, str], list[float]] = {(leg.block, leg.leg): leg.row_rates for leg in own.legs}
-    changes = {
-        _pair_name(pair): [
-            change_percent(*both)
-            for both in zip(rates[pair.block, pair.control], rates[pair.block, pair.candidate], strict=True)
-        ]
-        for pair in own.pairs
-    }
+def _interval(changes: Sequence[float]) -> str:
+    interval = median_interval(changes, CONFIDENCE)
+    return "too few rows" if interval is None else " to ".join(f"{end:+.4f} %" for end in interval)
+
+
+def _rows(evidence: EndpointEvidence, changes: Mapping[str, list[float]], drawing: Drawing) -> Iterator[Markup]:
     if changes:
         prompts = [row.prompt_id for row in evidence.legs[0].rows]
+        medians = {pair: median_interval(rows, CONFIDENCE) for pair, rows in changes.items()}
         yield figure(
-            charts.paired_rows(drawing, prompts, changes),
-            "Paired rows: by how much the candidate's rate of each prompt is above that of the control next to it.",
+            charts.paired_rows(drawing, prompts, changes, medians),
+            "Paired rows: by how much the candidate's rate of each prompt is above that of the control next to it, and"
+            " below them the median with its 95 % interval over the prompts of these two starts.",
         )
 
 

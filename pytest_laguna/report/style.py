@@ -40,6 +40,9 @@ td { border-bottom: 1px solid var(--line); vertical-align: top; }
 th, td { padding: .35rem .6rem .35rem 0; } .scroll { overflow-x: auto; margin: .6rem 0; }
 table.numbers td:not(:first-child), table.numbers th:not(:first-child) { text-align: right;
   font-variant-numeric: tabular-nums; }
+table.clauses { table-layout: fixed; min-width: 46rem; } table.clauses td { overflow-wrap: anywhere; }
+.clauses > thead th:nth-child(1) { width: 7.5rem; } .clauses > thead th:nth-child(2) { width: 30%; }
+.clauses > thead th:nth-child(4) { width: 24%; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .4rem 0; font-size: .9rem; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 details { margin: .15rem 0; } summary { cursor: pointer; color: var(--link); }

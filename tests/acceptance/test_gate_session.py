@@ -778,9 +778,13 @@ def test_a_damaged_report_is_named_and_opens_nothing(project: Project, damage: o
 
 
 def test_junitxml_gets_the_same_report(project: Project) -> None:
+    project.tests(second='(prove.directory / "arm.log").write_text("ran"); prove("x")')
     assert project.gate(1, "--junitxml=out/report.xml").returncode == 0
     copy = project.directory / "out" / "report.xml"
     assert copy.read_bytes() == (project.attempt() / "junit.xml").read_bytes()
+    (path,) = read_junit(copy.read_bytes()).cases[1].files
+    assert path == "sealed/demo/cpu/gate1/0001/evidence/second/arm.log"
+    assert (project.directory / path).read_text() == "ran"
 
 
 def test_yesterdays_junitxml_is_refused(project: Project) -> None:

@@ -114,6 +114,7 @@ def write_attempt(attempt: Path, earlier: list[Earlier]) -> None:
         lane="cpu",
         gate=3,
         attempt=len(earlier) + 1,
+        sealed_root="sealed",
         nonce="0" * 32,
         clauses=[],
         plugins=[],

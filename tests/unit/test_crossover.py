@@ -297,6 +297,7 @@ def start_of(attempt: int = 1, earlier: list[Earlier] | None = None) -> AttemptS
         lane="cpu",
         gate=3,
         attempt=attempt,
+        sealed_root="sealed",
         nonce="0" * 32,
         clauses=[],
         plugins=[],

@@ -28,7 +28,7 @@ from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict, worst
 CASES = (
     Case("gates/a.py::test_one", "one", Verdict.PASS, seconds=0.25),
     Case("gates/a.py::test_two[x-1]", "two", Verdict.FAIL, "expected 1 & saw 2", "trace\nback", 1.5),
-    Case("gates/a.py::test_three", "three", Verdict.VOID, "<torn>"),
+    Case("gates/a.py::test_three", "three", Verdict.VOID, "<torn>", files=("sealed/a.log", "sealed/b & c.json")),
 )
 
 
@@ -331,14 +331,16 @@ def test_a_report_comes_back_as_it_was_written() -> None:
     report = read_junit(content)
     assert (report.properties, report.cases) == ({"nonce": "a", "gate": "1"}, CASES)
     assert b'<failure type="FAIL" message="expected 1 &amp; saw 2">' in content
-    assert b'<error type="VOID"' in content
+    assert b'<error type="VOID" message="&lt;torn&gt;">&lt;torn&gt;</error>' in content
+    assert b"[[ATTACHMENT|sealed/a.log]]\n[[ATTACHMENT|sealed/b &amp; c.json]]" in content
+    assert b'<property name="attachment" value="sealed/a.log" />' in content
 
 
-@given(st.text(), st.text())
-def test_any_text_makes_a_report_that_can_be_read(reason: str, detail: str) -> None:
-    case = Case("a.py::t", "c", Verdict.FAIL, reason, detail)
+@given(st.text(), st.text(), st.lists(st.text()))
+def test_any_text_makes_a_report_that_can_be_read(reason: str, detail: str, paths: list[str]) -> None:
+    case = Case("a.py::t", "c", Verdict.FAIL, reason, detail, files=tuple(paths))
     (read,) = read_junit(write_junit("suite", {"text": reason}, [case])).cases
-    assert (read.verdict, read.clause) == (Verdict.FAIL, "c")
+    assert (read.verdict, read.clause, len(read.files)) == (Verdict.FAIL, "c", min(len(paths), 20))
 
 
 @pytest.mark.parametrize(
@@ -359,6 +361,9 @@ def test_any_text_makes_a_report_that_can_be_read(reason: str, detail: str) -> N
         (b'name="test_one"', b"", "not a test case"),
         (b'time="0.250"', b'time="nan"', "expected seconds"),
         (b'<property name="clause" value="one" />', b"", "states verdict"),
+        (b'value="sealed/a.log"', b'value="sealed/c.log"', "another system-out than marks of its 2 attachments"),
+        (b"ATTACHMENT|sealed/a", b"ATTACHMENT|sealed/c", "another system-out than marks of its 2 attachments"),
+        (b"<system-out>", b"<system-out>ran</system-out><system-out>", "another system-out"),
         (b'<property name="nonce" value="a" />', b'<property name="nonce" />', "doubled or lacks"),
         (b"</testsuites>", b"", "not XML"),
         (b"utf-8", b"utf-99", "not XML"),

@@ -220,3 +220,20 @@ def test_a_percentile_of_nothing_or_beyond_is_refused(values: list[float], fract
 
 def test_sample_deviation_divides_by_one_less() -> None:
     assert statistics.sample_stdev([1.0, 2.0, 3.0, 4.0]) == pytest.approx(math.sqrt(5 / 3))
+
+
+# For the median of n values: the rank whose value and its mirror enclose it, from tables of the sign test at 5 %.
+RANKS = [(6, 1), (8, 1), (9, 2), (12, 3), (13, 3), (20, 6), (25, 8), (40, 14)]
+
+
+@pytest.mark.parametrize(("count", "rank"), RANKS)
+def test_the_interval_of_a_median_has_the_ranks_of_the_sign_test(count: int, rank: int) -> None:
+    values = [float(value) for value in range(count, 0, -1)]
+    assert statistics.median_interval(values, 0.95) == (rank, count + 1 - rank)
+
+
+def test_five_values_are_too_few_for_an_interval_of_a_median() -> None:
+    assert statistics.median_interval([1.0, 2.0, 3.0, 4.0, 5.0], 0.95) is None
+    assert statistics.median_interval([], 0.95) is None
+    with pytest.raises(ValueError, match="confidence"):
+        statistics.median_interval([1.0], 1.0)

@@ -24,6 +24,7 @@ def shown_attempt(directory: Path, own: Own | None = None, **changed: Any) -> Sh
         lane="cpu",
         gate=2,
         attempt=1,
+        sealed_root="sealed",
         nonce="0" * 32,
         clauses=[],
         plugins=[],

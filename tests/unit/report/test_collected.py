@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``laguna verify --junit``, read by the reader that GitHub's usual action uses, and by the rules of GitLab's."""
+"""The JUnit reports, read by the reader that GitHub's usual action uses, and by the rules of GitLab's."""
 
 from __future__ import annotations
 
@@ -94,6 +94,32 @@ def test_each_case_names_files_that_are_there(tmp_path: Path, monkeypatch: pytes
     assert read["demo.cpu.gate1", "first"] == ("success", "sealed/demo/cpu/gate1/0001/evidence/first/arm.log")
     assert read["demo.cpu.gate1", "second"] == ("success", None)
     assert all(path is None or (tmp_path / path).is_file() for _, path in read.values())
+
+
+def test_the_report_inside_an_attempt_names_its_files_where_pytest_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(evidence: Path) -> None:
+        (evidence / "second").mkdir(mode=0o700)
+        for name in ("a & b.json", "arm.log"):
+            (evidence / "second" / name).write_text("ran\n")
+
+    monkeypatch.chdir(tmp_path)
+    report = build(tmp_path, events_of("stop"), exit_status=1, before_sealing=write) / root.JUNIT
+    place = "sealed/demo/cpu/gate1/0001"
+    read = as_gitlab_reads(report)
+    assert read["checks.test_first", "test_first"] == ("success", None)
+    assert read["checks.test_first", "test_second"] == ("failure", f"{place}/evidence/second/a & b.json")
+    (suite,) = junitparser.JUnitXml.fromfile(str(report))
+    assert {one.name: one.value for one in suite.properties()}["evidence"] == place
+    (case,) = [case for case in suite if not case.is_passed]
+    attached = [one.value for one in case.child(junitparser.Properties) if one.name == "attachment"]
+    assert attached == [f"{place}/evidence/second/{name}" for name in ("a & b.json", "arm.log")]
+    assert all((tmp_path / path).is_file() for path in attached)
+    assert case.system_out.splitlines() == [f"[[ATTACHMENT|{path}]]" for path in attached]
+    (result,) = case.result
+    assert (result.type, result.message) == (Verdict.STOP, "call: a <reason>")
+    assert result.text.startswith("call: a <reason>\n")
 
 
 def test_of_an_attempt_that_lies_the_gate_alone_is_there(tmp_path: Path) -> None:

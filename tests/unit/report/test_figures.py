@@ -45,7 +45,7 @@ def test_a_picture_is_one_svg_that_names_nothing_elsewhere() -> None:
 
 
 def test_a_name_from_the_evidence_is_text_and_not_mathematics() -> None:
-    picture = charts.paired_rows(Drawing(), ["$x_1$ <b>", "b"], {"B1 against A1": [1.0, -2.0]})
+    picture = charts.paired_rows(Drawing(), ["$x_1$ <b>", "b"], {"B1 against A1": [1.0, -2.0]}, {"B1 against A1": None})
     assert "$x_1$ &lt;b&gt;" in picture
 
 

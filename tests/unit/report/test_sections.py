@@ -10,17 +10,19 @@ import pytest
 
 from pytest_laguna.analysis.endpoint import analyse_endpoint
 from pytest_laguna.evidence import endpoint_reader, files
+from pytest_laguna.evidence.clause_files import files_behind
 from pytest_laguna.evidence.diagnostic import Diagnosis
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.evidence.endpoint_campaign import Repetition
 from pytest_laguna.evidence.event_analysis import EventAnalysis
-from pytest_laguna.report import diagnostic, endpoint, events
+from pytest_laguna.report import diagnostic, endpoint, events, null
 from pytest_laguna.report.attempt import rules_of
-from pytest_laguna.report.clauses import clause_table, files_behind
+from pytest_laguna.report.clauses import clause_table
 from pytest_laguna.report.figures import Drawing
 from pytest_laguna.verdict import Verdict
 from tests import diagnostic_root, event_root
 from tests import endpoint_legs as lab
+from tests.unit.analysis import test_null_timing as nulls
 from tests.unit.report.shown import own_place, shown_attempt
 
 pytest.importorskip("matplotlib")
@@ -114,6 +116,17 @@ def test_blocks_have_an_interval_and_a_power(tmp_path: Path) -> None:
     assert any(line.startswith("The probability that these blocks find") for line in endpoint.undetectable(own))
 
 
+def test_control_against_control_says_what_noise_is_promoted_and_what_is_lost_in_it() -> None:
+    own = nulls.analysed(nulls.PLAN)
+    words = plain(null.null_section(own))
+    assert f"{own.diagnostic.promoted} of {own.diagnostic.count}" in words
+    assert f"{own.whole_replay.detectable_percent:.2f} %" in words
+    assert str(own.gates["whole_replay"]) in words
+    lines = [*null.undetectable(own)]
+    assert lines[0].startswith("whole replay: 0.23 % is expected")
+    assert lines[-1].startswith("Starts of lane cpu")
+
+
 def test_a_leg_without_a_record_says_why(tmp_path: Path) -> None:
     place, own = endpoint_of(tmp_path)
     ended = place / "legs" / "05-A1"
@@ -139,8 +152,8 @@ def test_each_clause_stands_with_its_rules_its_proof_and_its_files(tmp_path: Pat
     assert "<strong>whole_replay: &lt;slower&gt;</strong>" in html
     assert "evidence/diagnostic/arms/graph-control/profile/rank0.json" in html
     assert "samples-complete" in html
-    behind = {entry.path for entry in files_behind(shown, "replay-samples")}
-    assert behind == {
+    behind = files_behind((entry.path for entry in shown.manifest.entries), "replay-samples")
+    assert set(behind) == {
         f"evidence/diagnostic/arms/{arm}/profile/rank{rank}.json"
         for arm in ("graph-control", "graph-candidate")
         for rank in range(2)
@@ -151,4 +164,4 @@ def test_every_clause_with_an_analysis_of_its_own_has_files_behind_it(tmp_path: 
     own = diagnostic_root.judged(diagnostic_root.good(), own_place(tmp_path, Diagnosis))
     shown = shown_attempt(tmp_path, own)
     for clause in rules_of(own):
-        assert [*files_behind(shown, clause)], clause
+        assert files_behind([entry.path for entry in shown.manifest.entries], clause), clause

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -12,8 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-_BLOCK = re.compile(r"(?:^|\n\n)((?:(?: {4}.*|)\n)+)")
-_INLINE = re.compile(r"`((?:laguna|pytest|make|python|pip install) [^`\n]*)`")
+_BLOCK = re.compile(r"(?:\A|(?<=\n\n)|^#.*\n)((?:(?: {4}.*|)\n)+)", re.MULTILINE)
+_FENCED = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"`((?:\.venv[\w-]*/bin/)?(?:laguna|pytest|make|python|pip install) [^`\n]*)`")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,13 +30,13 @@ class Example:
 
 
 def blocks() -> Iterator[Example]:
-    """Every block that is indented by four spaces, without the indentation."""
+    """Every block that is indented by four spaces, without the indentation, or that stands between fences."""
     for document in DOCUMENTS:
-        for found in _BLOCK.finditer(document.read_text(encoding="utf-8")):
-            lines = [line[4:] for line in found[1].splitlines()]
-            text = "\n".join(lines).strip("\n")
+        content = document.read_text(encoding="utf-8")
+        indented = [re.sub("^ {4}", "", found[1], flags=re.MULTILINE) for found in _BLOCK.finditer(content)]
+        for text in [*indented, *_FENCED.findall(content)]:
             if text.strip():
-                yield Example(document.relative_to(ROOT).as_posix(), text)
+                yield Example(document.relative_to(ROOT).as_posix(), text.strip("\n"))
 
 
 def kind(example: Example) -> str:
@@ -55,7 +57,7 @@ def commands() -> Iterator[Example]:
     """Every command line, of blocks and of running text, without its comment."""
     for example in blocks():
         if kind(example) == "commands":
-            for line in example.text.splitlines():
+            for line in example.text.replace("\\\n", " ").splitlines():
                 command = line.partition("  #")[0].strip()
                 if command:
                     yield Example(example.document, command)
@@ -65,5 +67,13 @@ def commands() -> Iterator[Example]:
 
 
 def words(command: str) -> list[str]:
-    """A command line as a shell would take it, without brackets around what may be left out."""
-    return shlex.split(re.sub(r"[\[\]](?!\w*\])", "", command) if "[--" in command else command)
+    """A command line as a shell would take it, without brackets around what may be left out.
+
+    A program is called by its name alone, whatever directory, version and variables it is called with, and ``python -m
+    pytest`` is ``pytest``.
+    """
+    found = shlex.split(re.sub(r"[\[\]](?!\w*\])", "", command) if "[--" in command else command)
+    found = [*itertools.dropwhile(lambda word: re.match(r"[A-Z_]+=", word), found)]
+    program = re.sub(r"^(python)3[.\d]*$", r"\1", Path(found[0]).name)
+    found = [program, *found[1:]]
+    return found[2:] if found[:3] == ["python", "-m", "pytest"] else found

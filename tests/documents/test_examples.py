@@ -2,7 +2,8 @@
 """Every example of the documentation is collected here, and run as far as this machine can; nothing is left aside.
 
 Commands of ``laguna`` run for real, on a sealed root. Gates are held against the options and the campaign they name.
-Programs that measure or train say that they know their options; ``make`` says what it would do.
+Programs that measure or train say that they know their options; ``make`` says what it would do. What would be fetched
+for a card is held against the versions, the campaign and the revisions that this project knows.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna import cli, options
-from pytest_laguna.campaign import Amendment, read_campaign
+from pytest_laguna.campaign import Amendment, ModelFolders, read_campaign
 from pytest_laguna.evidence.files import sha256_file
+from pytest_laguna.evidence.xpu_stack import KERNELS, STACKS, TORCH
 from tests.demo import Project
 from tests.documents.commands import DOCUMENTS, ROOT, Example, blocks, commands, kind, words
 
@@ -40,7 +42,7 @@ def run(*command: str | Path, directory: Path) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=directory, check=False, capture_output=True, text=True, timeout=300)
 
 
-PROGRAMS = {"laguna", "pytest", "make", "python", "pip", "tar", "sha256sum", "cd"}
+PROGRAMS = {"laguna", "pytest", "make", "python", "pip", "tar", "sha256sum", "cd", "git", "hf"}
 
 
 @pytest.mark.parametrize("example", COMMANDS, ids=ids(COMMANDS))
@@ -71,6 +73,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("example", LAGUNA, ids=ids(LAGUNA))
 def test_a_laguna_command_runs(example: Example, root: Path, tmp_path: Path) -> None:
     shutil.copytree(root / "sealed", tmp_path / "sealed", symlinks=True)
+    (tmp_path / "campaigns").symlink_to(ROOT / "campaigns")
     lane = tmp_path / "sealed" / "demo" / "cpu"
     receipt = sha256_file(lane / "gate2" / "0001" / "receipt.json")
     places = {
@@ -139,6 +142,9 @@ PYTHON = of("python")
 @pytest.mark.parametrize("example", PYTHON, ids=ids(PYTHON))
 def test_a_program_knows_its_options(example: Example) -> None:
     _, *rest = words(example.text)
+    if rest[0] == "-c":
+        assert any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(ast.parse(rest[1])))
+        return
     program = rest[:2] if rest[0] == "-m" else rest[:1]
     used = [word for word in rest[len(program) :] if word.startswith("--")]
     if rest[0] != "-m":
@@ -151,15 +157,59 @@ def test_a_program_knows_its_options(example: Example) -> None:
 
 
 PIP = of("pip")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+XPU = read_campaign(ROOT / options.DEFAULT_CAMPAIGN).lane_settings("xpu")
+PUBLISHED = tomllib.loads((ROOT / "campaigns/reference/published-identity-20260725.toml").read_text())["models"]
 
 
 @pytest.mark.parametrize("example", PIP, ids=ids(PIP))
-def test_what_is_installed_is_this_distribution_with_extras_that_it_has(example: Example) -> None:
-    (named,) = [word for word in words(example.text)[2:] if not word.startswith("-")]
-    found = re.fullmatch(r"pytest-laguna(?:\[(\w+)\])?", named)
+def test_what_is_installed_is_this_distribution_or_goes_with_the_lane(example: Example) -> None:
+    _, command, *rest = words(example.text)
+    if command == "list":
+        return
+    with_value = {"--index-url", "--extra-index-url", "-r"}
+    named = [
+        word for before, word in zip(["", *rest], rest, strict=False) if word[0] != "-" and before not in with_value
+    ]
+    assert command == "install"
+    assert named or "-r" in rest
+    for name in named:
+        _check_installed(name)
+
+
+def _check_installed(name: str) -> None:
+    if name in {".", "../vllm"}:  # this checkout, and the one that stands in the document before it
+        return
+    found = re.fullmatch(r"([\w-]+)(?:\[(\w+)\])?(?:==([\w.]+))?", name)
     assert found is not None
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert found[1] is None or found[1] in extras
+    if found[1] == PROJECT["name"]:
+        assert found[2] is None or found[2] in PROJECT["optional-dependencies"]
+        return
+    assert found[3], f"{name}: expected a version"
+    (stack,) = [stack for stack in STACKS if stack.vllm == XPU.vllm]
+    assert found[3] == {TORCH: stack.torch, KERNELS: stack.kernels}.get(found[1], found[3])
+
+
+GIT = of("git")
+
+
+@pytest.mark.parametrize("example", GIT, ids=ids(GIT))
+def test_what_is_cloned_is_the_vllm_of_the_campaign(example: Example) -> None:
+    assert f"--branch v{XPU.vllm}" in example.text
+
+
+HF = of("hf")
+
+
+@pytest.mark.parametrize("example", HF, ids=ids(HF))
+def test_what_is_downloaded_is_what_the_campaign_names_at_the_published_revision(example: Example) -> None:
+    _, command, repository, *rest = words(example.text)
+    given = dict(zip(rest[::2], rest[1::2], strict=True))
+    assert command == "download"
+    assert {"repository": repository, "revision": given["--revision"]} in PUBLISHED.values()
+    assert XPU.engine is not None
+    assert isinstance(XPU.engine.model, ModelFolders)
+    assert given["--local-dir"] in {XPU.engine.model.target, XPU.engine.model.draft}
 
 
 def test_a_root_that_was_packed_as_told_verifies_at_its_place(root: Path, tmp_path: Path) -> None:
@@ -202,6 +252,11 @@ def test_links_lead_somewhere() -> None:
     for document in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
             assert "://" in target or (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_the_readme_leads_to_every_document() -> None:
+    linked = set(re.findall(r"\]\((docs/[\w.-]+\.md)\)", (ROOT / "README.md").read_text()))
+    assert linked == {document.relative_to(ROOT).as_posix() for document in DOCUMENTS[1:]}
 
 
 def test_files_that_are_named_are_there() -> None:

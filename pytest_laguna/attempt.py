@@ -58,6 +58,7 @@ class Attempt:
         record = files.canonical_json(precondition.record)
         files.write_new(self.directory / root.IDENTITY, record)
         files.write_new(self.directory / root.CAMPAIGN, files.read_bytes(gate.options.campaign, limit=SIZE_LIMIT))
+        files.write_new(self.directory / root.CAMPAIGN_READ, files.canonical_json(gate.campaign.canonical()))
         self._start = AttemptStart(
             campaign_name=gate.campaign.name,
             lane=gate.lane,

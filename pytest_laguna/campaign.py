@@ -179,7 +179,7 @@ class Engine(_Model):
     interpreter: str | None = None
     model: GeneratedPair | ModelFolders
     decides: Decides = "exactness"
-    identical: list[tuple[Arm, Arm]] = pydantic.Field(default_factory=list)
+    identical: list[tuple[Arm, Arm]] = []
     protocol: ProtocolFile | None = None
 
     @pydantic.field_validator("interpreter")
@@ -389,7 +389,7 @@ class Campaign(_Model):
     diagnostic: Diagnostic | None = None
     event_profile: EventProfile | None = None
     clauses: dict[Literal["1", "2", "3"], dict[Name, NodeId]]
-    amendments: list[Amendment] = pydantic.Field(default_factory=list)
+    amendments: list[Amendment] = []
 
     @pydantic.model_validator(mode="after")
     def _hangs_together(self) -> Campaign:

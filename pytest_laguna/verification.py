@@ -334,10 +334,13 @@ def _receipt_derives(attempt: _Attempt) -> None:
 
 
 def _campaign_frozen(attempt: _Attempt) -> None:
-    """The campaign file in the evidence is the one whose digest and clauses were frozen."""
+    """The campaign in the evidence, as it was written and as it was read, is the frozen one, with its clauses."""
     campaign = campaign_copy(attempt.directory)
     if campaign.digest != attempt.start.identity.campaign:
         message = f"{root.CAMPAIGN}: not the campaign that attempt.json names"
+        raise UnusableEvidenceError(message)
+    if files.sha256_file(attempt.directory / root.CAMPAIGN_READ) != campaign.digest:
+        message = f"{root.CAMPAIGN_READ}: not what {root.CAMPAIGN} says; expected its content with every default"
         raise UnusableEvidenceError(message)
     if list(campaign.gate_clauses(attempt.gate).items()) != attempt.start.clauses:
         message = f"attempt.json: its clauses are not those of {root.CAMPAIGN}"

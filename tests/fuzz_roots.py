@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pytest_laguna.evidence import root
 from pytest_laguna.evidence.schemas import AttemptStart, Previous, read_model
@@ -44,12 +44,12 @@ def passed(directory: Path) -> None:
     """Gate 1 at its second attempt, after one that failed by an error, and gate 2."""
     lane = directory / "sealed" / "demo" / "cpu"
     build(directory, _failing("error"), exit_status=1)
-    _open_next(directory, build(directory, earlier=look_back(lane, 1)))
+    open_next(directory, build(directory, earlier=look_back(lane, 1)))
 
 
 def stopped(directory: Path) -> None:
     """Gate 1, and a gate 2 that a measurement stopped."""
-    _open_next(directory, build(directory), _failing("stop", gate=2))
+    open_next(directory, build(directory), _failing("stop", gate=2))
 
 
 def failed(directory: Path) -> None:
@@ -69,11 +69,14 @@ def _failing(cause: str, gate: int = 1) -> list[tuple[str, dict[str, object]]]:
     return events
 
 
-def _open_next(directory: Path, attempt: Path, events: list[tuple[str, dict[str, object]]] | None = None) -> None:
+def open_next(
+    directory: Path, attempt: Path, events: list[tuple[str, dict[str, object]]] | None = None, **built: Any
+) -> None:
+    """Gate 2 behind a gate 1 that passed; ``built`` is as ``sealed.build`` takes it."""
     (report,) = verify_root(directory / "sealed")
     assert report.receipt is not None
     previous = Previous(gate=1, attempt=int(attempt.name), receipt=report.receipt)
-    build(directory, events, gate=2, previous=previous, exit_status=0 if events is None else 1)
+    build(directory, events, gate=2, previous=previous, exit_status=0 if events is None else 1, **built)
 
 
 ROOTS: Mapping[str, Callable[[Path], None]] = {

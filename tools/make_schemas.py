@@ -18,18 +18,21 @@ import pydantic
 
 import pytest_laguna.endpoint
 import pytest_laguna.evidence
+from pytest_laguna.campaign import Campaign
 from pytest_laguna.evidence.journal import Event
-from pytest_laguna.evidence.schemas import Schema
+from pytest_laguna.evidence.schemas import Phase, Schema
 
 TARGET = Path(pytest_laguna.evidence.__path__[0]) / "json_schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+CAMPAIGN = "pytest-laguna-campaign-v1"
 JOURNAL_LINE = "pytest-laguna-journal-line-v1"
+JOURNAL_PHASE = "pytest-laguna-journal-phase-v1"
 
 
 def json_schemas() -> dict[str, str]:
-    """File name to text: one for each model that names its own schema, and one for a line of the journal."""
-    found = dict(_models())
-    return {f"{name}.json": _text(name, model) for name, model in sorted((found | {JOURNAL_LINE: Event}).items())}
+    """File name to text: for each model that names its own schema, and for those that are read without its word."""
+    unnamed: dict[str, type[pydantic.BaseModel]] = {CAMPAIGN: Campaign, JOURNAL_LINE: Event, JOURNAL_PHASE: Phase}
+    return {f"{name}.json": _text(name, model) for name, model in (*_models(), *unnamed.items())}
 
 
 def _models() -> Iterator[tuple[str, type[Schema]]]:

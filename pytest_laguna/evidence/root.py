@@ -27,6 +27,8 @@ ANALYSIS = "analysis.json"
 RECEIPT = "receipt.json"
 IDENTITY = "evidence/identity.json"
 CAMPAIGN = "evidence/campaign.toml"
+CAMPAIGN_READ = "evidence/campaign.json"
+"""The campaign with every default, as canonical JSON: its SHA-256 is the campaign digest."""
 
 GATES = ("gate1", "gate2", "gate3")
 
@@ -35,7 +37,18 @@ _ATTEMPT_NAME = re.compile(r"(?!0000)[0-9]{4}")
 # One name for each kind of file in an attempt: a pattern may ignore some of them only.
 _PROBES = tuple(
     f"campaign/cpu/gate1/0001/{name}"
-    for name in (ATTEMPT, JOURNAL, JUNIT, MANIFEST, ANALYSIS, RECEIPT, IDENTITY, CAMPAIGN, "evidence/clause/arm.log")
+    for name in (
+        ATTEMPT,
+        JOURNAL,
+        JUNIT,
+        MANIFEST,
+        ANALYSIS,
+        RECEIPT,
+        IDENTITY,
+        CAMPAIGN,
+        CAMPAIGN_READ,
+        "evidence/clause/arm.log",
+    )
 )
 
 

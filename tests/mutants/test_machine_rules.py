@@ -360,15 +360,15 @@ def _garble(evidence: Path) -> None:
     files.write_new(evidence / "only" / leased_cards.HOST, b"{}")
 
 
-@pytest.mark.parametrize(
-    ("damage", "verdict", "reason"),
-    [
-        (_delete, Verdict.NOT_PROVEN, "idle-after.json: missing"),
-        (_hold, Verdict.FAIL, "idle-after.json: memory-at-baseline: card cpu-slot-0 uses 5 bytes"),
-        (_leave, Verdict.FAIL, "only/process.json: nothing-left: left behind: pid 7"),
-        (_garble, Verdict.VOID, "only/host.json: before: Field required"),
-    ],
-)
+DAMAGES: list[tuple[Callable[[Path], None], Verdict, str]] = [
+    (_delete, Verdict.NOT_PROVEN, "idle-after.json: missing"),
+    (_hold, Verdict.FAIL, "idle-after.json: memory-at-baseline: card cpu-slot-0 uses 5 bytes"),
+    (_leave, Verdict.FAIL, "only/process.json: nothing-left: left behind: pid 7"),
+    (_garble, Verdict.VOID, "only/host.json: before: Field required"),
+]
+
+
+@pytest.mark.parametrize(("damage", "verdict", "reason"), DAMAGES)
 def test_the_attempt_comes_to_it_whatever_its_tests_say(
     damage: Callable[[Path], None], verdict: Verdict, reason: str, tmp_path: Path
 ) -> None:

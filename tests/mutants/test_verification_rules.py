@@ -54,6 +54,14 @@ def _unlink(name: str) -> Callable[[Path], None]:
     return unlink
 
 
+def _unlink_and_restamp(name: str) -> Callable[[Path], None]:
+    def unlink(attempt: Path) -> None:
+        _unlink(name)(attempt)
+        restamp(attempt, lambda manifest: manifest)
+
+    return unlink
+
+
 def _add(name: str) -> Callable[[Path], None]:
     def add(attempt: Path) -> None:
         with writable(attempt):
@@ -131,6 +139,13 @@ MUTANTS: list[tuple[str, Callable[[Path], None], str, str]] = [
     ("receipt-derives", _edit("receipt.json", b"2 clauses", b"3 clauses"), "VOID", "receipt.json: does not follow"),
     ("campaign-frozen", _edit_and_restamp("evidence/campaign.toml", b"A dem", b"B dem"), "VOID", "not the campaign"),
     ("campaign-frozen", _edit_and_restamp("evidence/campaign.toml", b"[", b"x["), "VOID", "evidence/campaign.toml: "),
+    (
+        "campaign-frozen",
+        _edit_and_restamp("evidence/campaign.json", b"A dem", b"B dem"),
+        "VOID",
+        "campaign.json: not what",
+    ),
+    ("campaign-frozen", _unlink_and_restamp("evidence/campaign.json"), "VOID", "campaign.json: No such file"),
     (
         "campaign-frozen",
         lambda attempt: reseal(attempt, clauses=[["first", "checks/test_first.py::test_first"]]),
@@ -463,7 +478,17 @@ def test_any_changed_byte_is_named(tmp_path: Path) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "name",
-    [root.ATTEMPT, root.JOURNAL, root.JUNIT, root.MANIFEST, root.ANALYSIS, root.RECEIPT, root.IDENTITY, root.CAMPAIGN],
+    [
+        root.ATTEMPT,
+        root.JOURNAL,
+        root.JUNIT,
+        root.MANIFEST,
+        root.ANALYSIS,
+        root.RECEIPT,
+        root.IDENTITY,
+        root.CAMPAIGN,
+        root.CAMPAIGN_READ,
+    ],
 )
 def test_a_pipe_in_place_of_a_file_is_void_and_not_waited_for(tmp_path: Path, name: str) -> None:
     attempt = build(tmp_path)

@@ -10,20 +10,16 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
 
+from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.parity import CANDIDATE, STOCK
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, CapturedGraph, Planted, RankReport
 from pytest_laguna.evidence.candidate_proof import CandidateProof
 from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.verdict import Verdict
 
-Finding: TypeAlias = tuple[Verdict, str]
-
 ARM_LOCAL_VARIABLES = frozenset({"LAGUNA_LEASE", "VLLM_DIST_IDENT", "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME"})
 """The token of the lease, and the names that vLLM draws at random for a process."""
-
-CANDIDATE_CLASS = CANDIDATE[1]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

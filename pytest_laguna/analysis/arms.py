@@ -10,7 +10,8 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 from pytest_laguna.analysis import arm_pair, each_arm
-from pytest_laguna.analysis.diagnostic_case import SPECULATING_ARMS, Case, Rule, RuleFinding, reported
+from pytest_laguna.analysis.diagnostic_case import SPECULATING_ARMS, Case, Rule
+from pytest_laguna.analysis.findings import RuleFinding, reported
 from pytest_laguna.evidence.arm_record import Acceptance, Arm
 from pytest_laguna.evidence.diagnostic_evidence import Missing, present
 from pytest_laguna.verdict import NotProvenError, Verdict

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pytest_laguna.analysis.identity_case import IdentityCase, RuleFinding
+from pytest_laguna.analysis.findings import RuleFinding, not_applicable
+from pytest_laguna.analysis.identity_case import IdentityCase
 from pytest_laguna.evidence.xpu_stack import KERNELS, misfit
 from pytest_laguna.verdict import Verdict
 
@@ -19,7 +20,7 @@ LANE = "xpu"
 def stack_fits(case: IdentityCase) -> RuleFinding:
     """Rule ``stack-fits``: torch, vLLM, kernels and Intel's extension are a row of the table, and no other mixture."""
     if not _on_xpu(case):
-        return None, "not applicable: no part of it is an XPU's"
+        return not_applicable("no part of it is an XPU's")
     installed = {found.name: found.version for found in case.identity.engine.state.distributions}
     reason = misfit(installed)
     return None if reason is None else (Verdict.VOID, f"{case.identity.engine.state.interpreter}: {reason}")
@@ -28,7 +29,7 @@ def stack_fits(case: IdentityCase) -> RuleFinding:
 def closure_whole(case: IdentityCase) -> RuleFinding:
     """Rule ``closure-whole``: every library that the kernels' package would load is there, and so is the driver."""
     if not _on_xpu(case):
-        return None, "not applicable: no part of it is an XPU's"
+        return not_applicable("no part of it is an XPU's")
     runtime = case.identity.engine.runtime
     if runtime is None or not runtime.closure.libraries:
         return Verdict.NOT_PROVEN, f"what {KERNELS} would load is not recorded, or it is not installed"
@@ -43,7 +44,7 @@ def closure_whole(case: IdentityCase) -> RuleFinding:
 def closure_mapped(case: IdentityCase) -> RuleFinding:
     """Rule ``closure-mapped``: what a process loaded of the closure is what was hashed before, under the same path."""
     if not _on_xpu(case):
-        return None, "not applicable: no part of it is an XPU's"
+        return not_applicable("no part of it is an XPU's")
     if case.identity.engine.runtime is None:
         return Verdict.NOT_PROVEN, f"what {KERNELS} would load is not recorded"
     expected = {library.target: library.sha256 for library in case.identity.engine.runtime.closure.libraries}

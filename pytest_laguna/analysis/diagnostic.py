@@ -7,10 +7,10 @@ import functools
 from collections.abc import Mapping
 
 from pytest_laguna.analysis.arms import ARMS_FRESH, DRAFTS_BOUNDED, TOKENS_IDENTICAL, all_identical
-from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding
+from pytest_laguna.analysis.diagnostic_case import Case, Rule
 from pytest_laguna.analysis.each_arm import CACHE_COLD
 from pytest_laguna.analysis.engine_identity import IDENTITY_RULES
-from pytest_laguna.analysis.findings import Finding, decisive
+from pytest_laguna.analysis.findings import Finding, RuleFinding, decisive
 from pytest_laguna.analysis.packets import PARITY_PACKETS
 from pytest_laguna.analysis.replay_rules import REPLAY_SAMPLES, VIEW_PREPARATIONS
 from pytest_laguna.analysis.surroundings import CARDS_IDLE, HOST_WITHIN_LIMITS

@@ -10,6 +10,7 @@ from typing import TypeAlias, TypeVar
 
 from pytest_laguna.analysis import root_cause
 from pytest_laguna.analysis.arm_pair import Expected, Pair
+from pytest_laguna.analysis.findings import RuleFinding
 from pytest_laguna.analysis.identity_case import IdentityCase
 from pytest_laguna.analysis.replay_checks import CONTAINMENT, preparation_checks
 from pytest_laguna.analysis.replay_profile import ArmProfile, reduce_profiles
@@ -17,25 +18,12 @@ from pytest_laguna.evidence.arm_record import Arm, ArmRecord
 from pytest_laguna.evidence.diagnostic import DiagnosticPlan
 from pytest_laguna.evidence.diagnostic_evidence import DiagnosticEvidence, Missing
 from pytest_laguna.evidence.parity import PacketRecord
-from pytest_laguna.verdict import NotProvenError, Verdict
+from pytest_laguna.verdict import NotProvenError
 
 Content = TypeVar("Content")
 
-RuleFinding: TypeAlias = "tuple[Verdict | None, str] | None"
-"""Nothing to say against the evidence, or the verdict and why; without a verdict it is only listed."""
-
 GRAPH_ARMS = tuple(arm for arm in Arm if arm.graphs)
 SPECULATING_ARMS = tuple(arm for arm in Arm if arm.speculates)
-
-
-def not_applicable(why: str) -> RuleFinding:
-    """What a rule gives that cannot be exercised here: it is listed and proves nothing."""
-    return None, f"not applicable: {why}"
-
-
-def reported(what: str) -> RuleFinding:
-    """What a rule gives that decides nothing."""
-    return None, f"reported: {what}"
 
 
 @dataclasses.dataclass(frozen=True)

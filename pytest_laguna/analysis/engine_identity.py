@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 
 from pytest_laguna.analysis.device_runtime import RUNTIME_RULES
-from pytest_laguna.analysis.identity_case import IdentityCase, RuleFinding, is_below
+from pytest_laguna.analysis.findings import RuleFinding, not_applicable
+from pytest_laguna.analysis.identity_case import IdentityCase, is_below
 from pytest_laguna.analysis.mapped_binaries import BINARY_RULES
 from pytest_laguna.evidence.engine_identity import ENGINE_PACKAGES, EngineState
 from pytest_laguna.evidence.schemas import Schema
@@ -123,7 +124,7 @@ def start_files_known(case: IdentityCase) -> RuleFinding:
 def extension_there(case: IdentityCase) -> RuleFinding:
     """Rule ``extension-there``: where the native check is planned, the engine's candidate has a compiled extension."""
     if case.validator != "native":
-        return None, "not applicable: the candidate runs in Python"
+        return not_applicable("the candidate runs in Python")
     directory = case.candidate_directory
     if not any(is_below(path, directory) for path in case.identity.engine.content.extensions):
         told = "no compiled extension; expected one for validator 'native'"

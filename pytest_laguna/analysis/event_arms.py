@@ -10,9 +10,9 @@ import functools
 from collections.abc import Mapping
 
 from pytest_laguna.analysis import each_arm, surroundings
-from pytest_laguna.analysis.diagnostic_case import RuleFinding
 from pytest_laguna.analysis.engine_identity import IDENTITY_RULES
 from pytest_laguna.analysis.event_case import EventCase, EventRule
+from pytest_laguna.analysis.findings import RuleFinding
 from pytest_laguna.analysis.topology import plan_derived
 from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, SPARSE, TEACHER
 from pytest_laguna.verdict import Verdict

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from pytest_laguna.analysis import root_cause
-from pytest_laguna.analysis.diagnostic_case import Case, RuleFinding
+from pytest_laguna.analysis.diagnostic_case import Case
+from pytest_laguna.analysis.findings import RuleFinding
 from pytest_laguna.analysis.identity_case import IdentityCase
 from pytest_laguna.evidence.arm_record import ArmRecord, RankReport
 from pytest_laguna.evidence.diagnostic_evidence import Missing

@@ -6,11 +6,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 
-from pytest_laguna.analysis.diagnostic_case import RuleFinding, not_applicable, reported
 from pytest_laguna.analysis.event_case import EventCase, EventRule
 from pytest_laguna.analysis.event_profile import category_sums, decide_action, slowest
 from pytest_laguna.analysis.event_sparse import Group, sparse_shares
 from pytest_laguna.analysis.event_work import waiting
+from pytest_laguna.analysis.findings import RuleFinding, not_applicable, reported
 from pytest_laguna.evidence.arm_record import RankReport
 from pytest_laguna.evidence.event_analysis import EVENTS, FITNESS, SPARSE, Action, MeasuredFitness, SparseShare
 from pytest_laguna.evidence.event_profile import EventFitness, EventProfile

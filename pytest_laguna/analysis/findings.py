@@ -11,6 +11,19 @@ from pytest_laguna.verdict import Verdict, worst
 Finding: TypeAlias = tuple[Verdict, str]
 """The verdict that a rule gives and the reason, one line."""
 
+RuleFinding: TypeAlias = "tuple[Verdict | None, str] | None"
+"""Nothing to say against the evidence, or the verdict and why; without a verdict it is only listed."""
+
+
+def not_applicable(why: str) -> RuleFinding:
+    """What a rule gives that cannot be exercised here: it is listed and proves nothing."""
+    return None, f"not applicable: {why}"
+
+
+def reported(what: str) -> RuleFinding:
+    """What a rule gives that decides nothing."""
+    return None, f"reported: {what}"
+
 
 def decide(found: Mapping[str, Finding | None], good: str) -> Finding:
     """The worst verdict that any rule found, with the reason of the first that found it.

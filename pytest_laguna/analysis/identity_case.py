@@ -6,14 +6,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, MappedFile, RankReport
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
-from pytest_laguna.verdict import Verdict
-
-RuleFinding: TypeAlias = "tuple[Verdict | None, str] | None"
-"""Nothing to say against the evidence, or the verdict and why; without a verdict the rule is not applicable."""
 
 DELETED = " (deleted)"
 """What the kernel appends to the path of a mapped file that has no name any more."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_laguna.analysis.identity_case import DELETED, IN_MEMORY, MADE_BY_ARM, IdentityCase, RuleFinding, is_below
+from pytest_laguna.analysis.findings import RuleFinding, not_applicable
+from pytest_laguna.analysis.identity_case import DELETED, IN_MEMORY, MADE_BY_ARM, IdentityCase, is_below
 from pytest_laguna.evidence.arm_record import Arm, MappedFile, RankReport
 from pytest_laguna.evidence.engine_identity import Binary
 from pytest_laguna.verdict import Verdict
@@ -82,7 +83,7 @@ def binaries_equal_arms(case: IdentityCase) -> RuleFinding:
     The other arms run other code and may map other files; ``binaries-one-content`` holds for theirs.
     """
     if Arm.GRAPH_CANDIDATE not in case.expected:
-        return None, "not applicable: one graph arm runs"
+        return not_applicable("one graph arm runs")
     pair = [case.arms[arm] for arm in (Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE) if arm in case.arms]
     if len(pair) != 2:  # noqa: PLR2004
         return Verdict.NOT_PROVEN, "what the two graph arms mapped is not recorded"
@@ -108,9 +109,9 @@ def native_mapped(case: IdentityCase) -> RuleFinding:
     so sources, extension and process are one copy.
     """
     if case.validator != "native":
-        return None, "not applicable: the candidate runs in Python"
+        return not_applicable("the candidate runs in Python")
     if Arm.GRAPH_CANDIDATE not in case.expected:
-        return None, "not applicable: no arm runs the candidate"
+        return not_applicable("no arm runs the candidate")
     if not case.candidate_directory:
         return Verdict.NOT_PROVEN, f"from where the engine imports {case.identity.candidate} is not recorded"
     if Arm.GRAPH_CANDIDATE not in case.arms:

@@ -7,8 +7,8 @@ import functools
 from collections.abc import Mapping
 
 from pytest_laguna.analysis import parity, root_cause
-from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding, not_applicable
-from pytest_laguna.analysis.findings import gravest
+from pytest_laguna.analysis.diagnostic_case import Case, Rule
+from pytest_laguna.analysis.findings import RuleFinding, gravest, not_applicable
 from pytest_laguna.analysis.process import judge_process
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.diagnostic_evidence import Missing, present

@@ -6,7 +6,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 
-from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case, Rule, RuleFinding
+from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case, Rule
+from pytest_laguna.analysis.findings import RuleFinding
 from pytest_laguna.analysis.replay_checks import CONTAINMENT, PREPARATION
 from pytest_laguna.analysis.replay_profile import ArmProfile, RankFacts
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord

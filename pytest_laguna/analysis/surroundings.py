@@ -7,9 +7,9 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding, not_applicable
+from pytest_laguna.analysis.diagnostic_case import Case, Rule
 from pytest_laguna.analysis.event_case import AnyCase, AnyRule
-from pytest_laguna.analysis.findings import gravest
+from pytest_laguna.analysis.findings import RuleFinding, gravest, not_applicable
 from pytest_laguna.analysis.host import HOST_RULES
 from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.evidence.arm_record import ArmRecord

@@ -13,8 +13,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case, Rule, RuleFinding, reported
-from pytest_laguna.analysis.findings import Finding
+from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case, Rule
+from pytest_laguna.analysis.findings import Finding, RuleFinding, reported
 from pytest_laguna.analysis.order_statistics import compare_percentile
 from pytest_laguna.analysis.replay_rules import REPLAY_SAMPLES, VIEW_PREPARATIONS, generation_ns
 from pytest_laguna.analysis.statistics import linear_percentile

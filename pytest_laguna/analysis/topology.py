@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_laguna.analysis import arm_pair
-from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case, Rule, RuleFinding
+from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case, Rule
 from pytest_laguna.analysis.event_case import AnyCase
+from pytest_laguna.analysis.findings import RuleFinding
 from pytest_laguna.evidence.arm_record import Arm, CapturedGraph
 from pytest_laguna.evidence.arms_plan import FolderModels, GeneratedModels, Topology
 from pytest_laguna.evidence.diagnostic_evidence import present

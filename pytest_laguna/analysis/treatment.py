@@ -14,8 +14,8 @@ from typing import Any
 
 from pytest_laguna.analysis import arm_pair
 from pytest_laguna.analysis.arm_pair import Pair
-from pytest_laguna.analysis.diagnostic_case import Case, Rule, RuleFinding, not_applicable, reported
-from pytest_laguna.analysis.findings import Finding
+from pytest_laguna.analysis.diagnostic_case import Case, Rule
+from pytest_laguna.analysis.findings import Finding, RuleFinding, not_applicable, reported
 from pytest_laguna.analysis.topology import layer_count
 from pytest_laguna.evidence import arm_settings
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, RankReport

@@ -160,17 +160,6 @@ class Acceptance(Schema):
             raise ValueError(message)
         return self
 
-    @classmethod
-    def from_histogram(cls, histogram: Sequence[int], draft_tokens: int) -> Acceptance:
-        """From the number of cycles that accepted exactly 0, 1, ... tokens."""
-        per_position = [sum(histogram[position:]) for position in range(1, len(histogram))]
-        return cls(
-            drafts=sum(histogram),
-            draft_tokens=draft_tokens,
-            accepted=sum(per_position),
-            accepted_per_position=per_position,
-        )
-
 
 class AttentionDigest(Schema):
     """Bitwise identity of the target's attention, beyond tokens.

@@ -36,11 +36,6 @@ def conventional_rate(arrival_ns: Sequence[int]) -> float:
     return (RATE_TOKENS - 1) * NANOSECONDS / _span(arrival_ns)
 
 
-def as_conventional(legacy: float) -> float:
-    """The conventional rate of a published legacy one."""
-    return legacy / RATE_TOKENS * (RATE_TOKENS - 1)
-
-
 def change_percent(control: float, candidate: float) -> float:
     """By how many per cent the candidate's value is above the control's."""
     return (candidate - control) / control * 100

@@ -51,6 +51,11 @@ def published_pairs(record: dict[str, Any], names: tuple[str, str]) -> list[Pair
     return pairs
 
 
+def as_conventional(legacy: float) -> float:
+    """The rate that counts intervals, of a published one that counts tokens."""
+    return legacy / 100 * 99
+
+
 def starts(record: dict[str, Any], arm: str) -> list[float]:
     return [value for name, value in record["starts"].items() if name.startswith(arm)]
 
@@ -71,7 +76,7 @@ def test_tokens_after_the_hundredth_do_not_count() -> None:
 
 
 def test_the_published_record_in_conventional_terms() -> None:
-    assert figures.as_conventional(94.92003934159611) == 93.97083894818014
+    assert as_conventional(94.92003934159611) == 93.97083894818014
 
 
 @pytest.mark.parametrize(("number", "name"), [(1, "B1_vs_A1"), (2, "B2_vs_A2")])
@@ -85,7 +90,7 @@ def test_published_promotions_to_the_last_bit(
     record: dict[str, Any], thresholds: EndpointThresholds, names: tuple[str, str]
 ) -> None:
     told = record["record"]
-    candidates = [(rate, figures.as_conventional(rate)) for rate in starts(record, "B")]
+    candidates = [(rate, as_conventional(rate)) for rate in starts(record, "B")]
     promotion = weigh(candidates, [record["starts"][f"A{number}_{names[0]}"] for number in (1, 2)], thresholds)
     assert promotion.value == told["candidate_lower_start_tok_s"]
     assert promotion.record == told["prior_approved_tok_s"]
@@ -130,9 +135,9 @@ def test_published_pairs_pass_and_give_the_published_disposition(
     against = [check(pair, thresholds) for pair in published_pairs(record, names) for check in PAIR_RULES.values()]
     assert [finding is None for finding in against] == [True] * 10
     assert [record["pairs"][pair]["passed"] for pair in ("B1_vs_A1", "B2_vs_A2")] == [True, True]
-    candidates = [(rate, figures.as_conventional(rate)) for rate in starts(record, "B")]
+    candidates = [(rate, as_conventional(rate)) for rate in starts(record, "B")]
     promotion = weigh(candidates, starts(record, "A"), thresholds)
-    assert promotion.value_conventional == figures.as_conventional(promotion.value)
+    assert promotion.value_conventional == as_conventional(promotion.value)
     assert dispose(promotion, gates_hold=True) is Disposition.RECORD
     assert dispose(promotion, gates_hold=False) is Disposition.NEGATIVE
 
@@ -149,7 +154,7 @@ def leg_of(rates: list[float], **changed: Any) -> LegFigures:
         "leg": "A1",
         "row_rates": rates,
         "headline": statistics.median(rates),
-        "headline_conventional": figures.as_conventional(statistics.median(rates)),
+        "headline_conventional": as_conventional(statistics.median(rates)),
         "p10": min(rates),
         "mean": statistics.mean(rates),
         "stdev": 0.0,
@@ -174,7 +179,7 @@ def leg_of(rates: list[float], **changed: Any) -> LegFigures:
 )
 def test_promotion_is_strict(changed: dict[str, Any], expected: Disposition) -> None:
     thresholds = METADATA_20260725.model_copy(update=changed)
-    candidates = [(rate, figures.as_conventional(rate)) for rate in starts(METADATA, "B")]
+    candidates = [(rate, as_conventional(rate)) for rate in starts(METADATA, "B")]
     assert dispose(weigh(candidates, starts(METADATA, "A"), thresholds), gates_hold=True) is expected
 
 
@@ -250,7 +255,7 @@ def test_a_contrast_by_hand() -> None:
 
 def test_a_contrast_is_the_same_for_both_rates() -> None:
     headlines = dict(zip(ABBA, (92.5, 94.9, 95.1, 92.9), strict=True))
-    conventional = {name: figures.as_conventional(rate) for name, rate in headlines.items()}
+    conventional = {name: as_conventional(rate) for name, rate in headlines.items()}
     seen = [figures.block_contrast(1, ABBA, rates).contrast for rates in (headlines, conventional)]
     assert seen[0] == pytest.approx(seen[1], rel=1e-12)
 

@@ -189,11 +189,6 @@ def test_acceptance_must_add_up(changes: dict[str, Any], reason: str) -> None:
         Acceptance(**(values | changes))
 
 
-def test_acceptance_comes_from_a_histogram() -> None:
-    acceptance = Acceptance.from_histogram([3, 1, 0, 2], 18)
-    assert acceptance == Acceptance(drafts=6, draft_tokens=18, accepted=7, accepted_per_position=[3, 2, 2])
-
-
 def test_the_token_digest_is_over_the_compact_list() -> None:
     assert token_digest([1, 22]) == files.sha256_bytes(b"[1,22]")
     assert token_digest([1, 22]) != token_digest([12, 2])

@@ -62,6 +62,7 @@ class FakeTimeline:
         host: the host's clock.
         free: when the stream has worked off what was submitted.
         made: the events.
+        spoilt: by an event's number, what it is to say otherwise.
     """
 
     clock: EventClock = "device-event"
@@ -71,6 +72,7 @@ class FakeTimeline:
         self.stream = Stream("xpu", 2, 499)
         self.host = self.free = 1_000
         self.made: list[FakeEvent] = []
+        self.spoilt: dict[int, dict[str, Any]] = {}
 
     def current(self) -> Stream:
         """See ``Timeline``."""
@@ -83,7 +85,7 @@ class FakeTimeline:
 
     def events(self, count: int) -> Sequence[TimedEvent]:
         """See ``Timeline``."""
-        self.made = [FakeEvent(self, number, self.stream) for number in range(count)]
+        self.made = [FakeEvent(self, number, self.stream, **self.spoilt.get(number, {})) for number in range(count)]
         return self.made
 
     def synchronize(self) -> None:

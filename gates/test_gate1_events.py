@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gates.event_fakes import FakeBatch, FakeEvent, FakeTimeline, published_kinds
+from gates.event_fakes import FakeBatch, FakeTimeline, published_kinds
 from pytest_laguna.analysis.event_profile import category_sums, decide_action, slowest
 from pytest_laguna.analysis.event_ranges import fold
 from pytest_laguna.arm_runner import ArmRunner
@@ -140,24 +140,12 @@ def test_a_stream_that_drifts_is_refused(prove: Prove, make: Callable[[], Rank])
 def test_a_duration_that_is_none_is_refused(prove: Prove, make: Callable[[], Rank]) -> None:
     """Not finite, negative, or of an event that is not complete."""
     reasons = []
-
-    def spoil(rank: Rank, **changes: object) -> None:
-        made = rank.stream.events
-
-        def events(count: int) -> list[FakeEvent]:
-            made(count)
-            for name, value in changes.items():
-                setattr(rank.stream.made[17], name, value)
-            return rank.stream.made
-
-        rank.stream.events = events  # type: ignore[method-assign]
-
     for milliseconds in (math.nan, math.inf, -1e-3):
         rank = make()
-        spoil(rank, milliseconds=milliseconds)
+        rank.stream.spoilt[17] = {"milliseconds": milliseconds}
         reasons.append(refused(rank, r"interval 17 of .* ms; expected a finite duration from 0"))
     rank = make()
-    spoil(rank, complete=False)
+    rank.stream.spoilt[17] = {"complete": False}
     reasons.append(refused(rank, "event 17 is not complete after the synchronise"))
     prove("a duration is finite and from 0, of events that the stream has passed", refused=[*reasons])
 

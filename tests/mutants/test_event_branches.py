@@ -47,17 +47,9 @@ class Rank:
         self.profiler = EventProfiler(subject, self.stream, self.directory)
         self.profiler.start(lambda: None)
 
-    def events(self, **changes: object) -> None:
-        """Change the 18th event."""
-        made = self.stream.events
-
-        def events(count: int) -> object:
-            made(count)
-            for name, value in changes.items():
-                setattr(self.stream.made[17], name, value)
-            return self.stream.made
-
-        self.stream.events = events  # type: ignore[method-assign, assignment]
+    def spoil(self, **facts: object) -> None:
+        """Have the 18th event say something else."""
+        self.stream.spoilt[17] = facts
 
 
 def settings(**changes: str | None) -> Branch:
@@ -206,10 +198,10 @@ BRANCHES: list[tuple[str, str, Branch]] = [
     ("no stream", "no stream to measure", replayed(no_stream)),
     ("drift before a callback", "before segment 5; expected", replayed(drift_between)),
     ("drift after a callback", "after segment 5; expected", replayed(drift_within)),
-    ("an incomplete event", "event 17 is not complete", replayed(lambda rank: rank.events(complete=False))),
-    ("not a number", "of nan ms; expected a finite", replayed(lambda rank: rank.events(milliseconds=math.nan))),
-    ("infinite", "of inf ms; expected a finite", replayed(lambda rank: rank.events(milliseconds=math.inf))),
-    ("negative", "of -0.001 ms; expected a finite", replayed(lambda rank: rank.events(milliseconds=-0.001))),
+    ("an incomplete event", "event 17 is not complete", replayed(lambda rank: rank.spoil(complete=False))),
+    ("not a number", "of nan ms; expected a finite", replayed(lambda rank: rank.spoil(milliseconds=math.nan))),
+    ("infinite", "of inf ms; expected a finite", replayed(lambda rank: rank.spoil(milliseconds=math.inf))),
+    ("negative", "of -0.001 ms; expected a finite", replayed(lambda rank: rank.spoil(milliseconds=-0.001))),
     ("an exchanged directory", "expected the directory that was there", replayed(exchanged)),
     (
         "a file that came meanwhile",

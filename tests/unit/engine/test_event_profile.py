@@ -266,7 +266,7 @@ def test_another_stream_is_refused(when: str, stream: FakeTimeline, root: Path) 
 @pytest.mark.parametrize("milliseconds", [math.nan, math.inf, -math.inf, -0.001])
 def test_a_duration_that_is_none_is_refused(milliseconds: float, stream: FakeTimeline, root: Path) -> None:
     batch = _started(stream, root)
-    _spoil(batch, lambda: setattr(stream.made[17], "milliseconds", milliseconds))
+    stream.spoilt[17] = {"milliseconds": milliseconds}
     with pytest.raises(ProfileError, match=r"interval 17 of .* ms; expected a finite duration from 0"):
         batch.replay()
     assert list(root.iterdir()) == []
@@ -274,22 +274,10 @@ def test_a_duration_that_is_none_is_refused(milliseconds: float, stream: FakeTim
 
 def test_an_event_that_is_not_complete_is_refused(stream: FakeTimeline, root: Path) -> None:
     batch = _started(stream, root)
-    _spoil(batch, lambda: setattr(stream.made[290], "complete", False))
+    stream.spoilt[290] = {"complete": False}
     with pytest.raises(ProfileError, match="event 290 is not complete after the synchronise"):
         batch.replay()
     assert list(root.iterdir()) == []
-
-
-def _spoil(batch: FakeBatch, spoil: Callable[[], None]) -> None:
-    """Do something after the loop of a replay."""
-    replay = batch._replay
-
-    def spoiled() -> str:
-        returned = replay()
-        spoil()
-        return returned
-
-    batch._replay = spoiled  # type: ignore[method-assign]
 
 
 def test_a_loop_runs_once(stream: FakeTimeline) -> None:

@@ -141,14 +141,7 @@ def test_a_duration_that_is_none_is_refused(milliseconds: float, root: Path) -> 
     stream = FakeTimeline()
     batch = FakeBatch(stream, KINDS)
     profiler(batch, stream, root, replays=1).start(lambda: None)
-    made = stream.events
-
-    def events(count: int) -> Any:
-        made(count)
-        stream.made[4].milliseconds = milliseconds
-        return stream.made
-
-    stream.events = events  # type: ignore[method-assign]
+    stream.spoilt[4] = {"milliseconds": milliseconds}
     with pytest.raises(ProfileError, match=r"replay 0: interval 2 of .* ms; expected a finite duration from 0"):
         batch.replay()
     assert (list(root.iterdir()), batch.hooked) == ([], False)
@@ -158,14 +151,7 @@ def test_an_event_that_is_not_complete_is_refused(root: Path) -> None:
     stream = FakeTimeline()
     batch = FakeBatch(stream, KINDS)
     profiler(batch, stream, root, replays=1).start(lambda: None)
-    made = stream.events
-
-    def events(count: int) -> Any:
-        made(count)
-        stream.made[4].complete = False
-        return stream.made
-
-    stream.events = events  # type: ignore[method-assign]
+    stream.spoilt[4] = {"complete": False}
     with pytest.raises(ProfileError, match=r"replay 0: event 4 is not complete after the synchronise"):
         batch.replay()
     assert (list(root.iterdir()), batch.hooked) == ([], False)

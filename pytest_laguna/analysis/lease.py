@@ -115,6 +115,7 @@ def _against(path: str, finding: Finding) -> list[Finding]:
 
 
 def _judge_lease(evidence: MachineEvidence, idle: IdleRequirement, session: Session) -> Iterator[Finding]:
+    """Rule ``lease-recorded``: the lease is there, and looks at its cards before and after it."""
     if evidence.lease is None:
         yield Verdict.NOT_PROVEN, "no lease is recorded"
         return

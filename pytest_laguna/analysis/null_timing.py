@@ -64,7 +64,7 @@ class Start:
 
 
 def _second_is_stock(pair: Pair) -> Finding | None:
-    """Rule ``control-is-stock`` of the second start."""
+    """Rule ``second-is-stock``: what ``control-is-stock`` says, of the second start."""
     return arm_pair.control_is_stock(dataclasses.replace(pair, control=pair.candidate))
 
 

@@ -276,6 +276,10 @@ NEVER_ALONE = {
 }
 
 
+TOLD_FIRST = {"arms-fresh/vllm-planned": "identity-exact/versions-installed"}
+"""Another version than the campaign's is another than the installed one too, which is asked before."""
+
+
 def test_a_good_directory_passes(tmp_path: Path) -> None:
     for fitness in (False, True):
         analysis = root.judged(root.good(fitness=fitness), tmp_path / str(fitness))
@@ -297,6 +301,7 @@ def test_a_mutant_is_refused_by_its_rule(rule: str, verdict: str, reason: str, c
     change(tree)
     analysis = root.judged(tree, tmp_path)
     seen = root.findings(analysis)
+    assert next(iter(seen)) == TOLD_FIRST.get(rule, rule)
     assert seen[rule][0] == verdict, seen
     assert reason in seen[rule][1]
     assert analysis.status is None

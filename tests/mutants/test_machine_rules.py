@@ -303,6 +303,35 @@ def test_cards_and_disks_of_the_campaigns_kind_have_nothing_against_them(good: M
     assert judge_machine(good, IDLE, HOST, SESSION, LeaseTerms()) == []
 
 
+RULED: dict[str, set[str]] = {
+    "lease-recorded": {"no lease", "no look before", "no look after", "another lease", "looks of another lane"}
+    | {"the look before as the look after"},
+    "lease-of-this-session": {"everything of another lane", "another card"},
+    "shows-its-cards": {"another card shown", "more shown", "another core", "every core"},
+    "looks-around-the-tests": {
+        "the look before with its phase changed",
+        "a look before the attempt",
+        "a look before that is among the tests",
+        "a look after that is among the tests",
+        "a look after the session",
+    },
+    "storage-internal": set(TERM_MUTANTS),
+    "card-named": {"test_a_card_of_another_kind_is_found"},
+    "records-as-written": {"test_a_record_that_is_not_as_it_was_written_is_found"},
+}
+"""By rule the mutants that it finds alone; the names of tests are of those that have no table."""
+
+OF_OTHER_RULES = {"held", "left behind", "host out of limits"}
+"""Of cards, processes and hosts, which have their mutants elsewhere: here it matters that they are asked."""
+
+
+def test_every_rule_has_a_mutant() -> None:
+    named = {name for names in RULED.values() for name in names}
+    tables = {*MUTANTS, *IN_ITS_SESSION, *TERM_MUTANTS}
+    assert tables - OF_OTHER_RULES == {name for name in named if not name.startswith("test_")}
+    assert {name for name in named if name.startswith("test_")} <= globals().keys()
+
+
 def test_cards_in_another_order_are_not_those_of_the_session(good: MachineEvidence) -> None:
     for cards in ([], ["0", "0"], ["1"], ["cpu-slot-1"], ["cpu-"], [""]):
         ((verdict, text),) = judge_machine(good, IDLE, HOST, dataclasses.replace(SESSION, cards=cards))

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from pytest_laguna.analysis import clauses
 from pytest_laguna.analysis.clauses import CAUSE_VERDICT, CLAUSE_RULES, SESSION_RULES
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.journal import Journal
+from pytest_laguna.evidence.journal import Journal, read_journal
 from pytest_laguna.verdict import Verdict
 from pytest_laguna.verification import verify_attempt
 from tests.demo import writable
@@ -80,15 +81,29 @@ def test_every_rule_has_a_mutant() -> None:
     assert {rule for rule, *_ in MUTANTS} == {*CLAUSE_RULES, *SESSION_RULES, "nothing-else-ran"}
 
 
+def _first_against(attempt: Path) -> str | None:
+    """The first rule that has something to say, in the order in which a session is judged."""
+    events = read_journal(attempt / "journal.jsonl", files.sha256_file(attempt / "attempt.json"))
+    for nodeid in (FIRST, SECOND):
+        observed = clauses._observe("clause", nodeid, events)
+        for name, rule in CLAUSE_RULES.items():
+            if rule(observed) is not None:
+                return name
+    found = [name for name, session_rule in SESSION_RULES.items() if session_rule(events) is not None]
+    others = clauses.nothing_else_ran(events, frozenset({FIRST, SECOND}))
+    return next(iter([*found, *(["nothing-else-ran"] if others else [])]), None)
+
+
 @pytest.mark.parametrize(
-    ("mutate", "exit_status", "verdict", "reason"),
-    [mutant[1:] for mutant in MUTANTS],
+    ("rule", "mutate", "exit_status", "verdict", "reason"),
+    MUTANTS,
     ids=[f"{index}-{mutant[0]}" for index, mutant in enumerate(MUTANTS)],
 )
-def test_the_mutant_is_caught_for_its_reason(
-    tmp_path: Path, mutate: Callable[[Events], Events], exit_status: int, verdict: str, reason: str
+def test_the_mutant_is_caught_for_its_reason_by_its_rule_before_any_other(  # noqa: PLR0913, PLR0917 - a row of the table
+    tmp_path: Path, rule: str, mutate: Callable[[Events], Events], exit_status: int, verdict: str, reason: str
 ) -> None:
     attempt = build(tmp_path, mutate(good_events()), exit_status=exit_status)
+    assert _first_against(attempt) == rule
     report = verify_attempt(attempt.parent.parent, 1, 1)
     assert report.verdict == verdict
     assert reason in report.reason

@@ -12,10 +12,11 @@ from unittest import mock
 
 import pytest
 
+from pytest_laguna import verification
 from pytest_laguna.evidence import rehearsal, root
 from pytest_laguna.evidence.schemas import AttemptStart, Manifest, Previous, read_model
 from pytest_laguna.identity.source import SOURCE_SUFFIXES, package_files
-from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
+from pytest_laguna.verdict import JSON, NotProvenError, UnusableEvidenceError, Verdict
 from pytest_laguna.verification import RULES, GateReport, look_back, verify_attempt, verify_gate, verify_root
 from tests import sealed
 from tests.demo import CAMPAIGN, writable
@@ -210,16 +211,29 @@ def test_every_rule_has_a_mutant() -> None:
     assert {rule for rule, *_ in MUTANTS} == set(RULES)
 
 
+def _first_against(attempt: Path) -> str | None:
+    """The first rule that has something to say."""
+    under = verification._Attempt(verification._Lane(attempt.parent.parent), 1, int(attempt.name))
+    for name, rule in RULES.items():
+        try:
+            rule(under)
+        except (UnusableEvidenceError, NotProvenError, OSError):
+            return name
+    return None
+
+
 @pytest.mark.parametrize(
-    ("mutate", "verdict", "reason"),
-    [mutant[1:] for mutant in MUTANTS],
+    ("rule", "mutate", "verdict", "reason"),
+    MUTANTS,
     ids=[f"{index}-{mutant[0]}" for index, mutant in enumerate(MUTANTS)],
 )
-def test_the_mutant_is_caught_for_its_reason(
-    tmp_path: Path, mutate: Callable[[Path], None], verdict: str, reason: str
+def test_the_mutant_is_caught_for_its_reason_by_its_rule_before_any_other(
+    tmp_path: Path, rule: str, mutate: Callable[[Path], None], verdict: str, reason: str
 ) -> None:
     attempt = build(tmp_path)
+    assert _first_against(attempt) is None
     mutate(attempt)
+    assert _first_against(attempt) == rule
     report = _verify(attempt)
     assert report.verdict == verdict
     assert reason in report.reason

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No rule without a mutant, in whatever module it stands: a rule is a function whose docstring names it.
+
+That the mutant is caught by its rule, and by no other before it, is seen where the mutants are. Here it is seen that
+none of the rules, and no module with rules, is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import pytest_laguna.analysis
+from tests.mutants import (
+    test_arm_pair_rules,
+    test_device_runtime_rules,
+    test_diagnostic_rules,
+    test_endpoint_identity_rules,
+    test_endpoint_rules,
+    test_endpoint_surroundings,
+    test_engine_identity_rules,
+    test_event_rules,
+    test_host_rules,
+    test_idle_rules,
+    test_machine_rules,
+    test_parity_rules,
+    test_process_rules,
+    test_review_rules,
+    test_session_rules,
+)
+from tests.unit.analysis import test_null_timing
+
+MUTATED_IN: Mapping[str, ModuleType] = {
+    "arm_pair": test_arm_pair_rules,
+    "arms": test_diagnostic_rules,
+    "clauses": test_session_rules,
+    "device_runtime": test_device_runtime_rules,
+    "each_arm": test_diagnostic_rules,
+    "endpoint.campaign_rules": test_endpoint_rules,
+    "endpoint.candidate_rules": test_endpoint_rules,
+    "endpoint.counter_rules": test_endpoint_rules,
+    "endpoint.fact_rules": test_endpoint_rules,
+    "endpoint.identity": test_endpoint_identity_rules,
+    "endpoint.leg_rules": test_endpoint_rules,
+    "endpoint.pair_rules": test_endpoint_rules,
+    "endpoint.promotion": test_endpoint_rules,
+    "endpoint.repetition": test_endpoint_rules,
+    "endpoint.surroundings": test_endpoint_surroundings,
+    "engine_identity": test_engine_identity_rules,
+    "event_arms": test_event_rules,
+    "event_rules": test_event_rules,
+    "host": test_host_rules,
+    "idle": test_idle_rules,
+    "lease": test_machine_rules,
+    "mapped_binaries": test_engine_identity_rules,
+    "null_timing": test_null_timing,
+    "packets": test_diagnostic_rules,
+    "parity": test_parity_rules,
+    "process": test_process_rules,
+    "replay_rules": test_diagnostic_rules,
+    "review": test_review_rules,
+    "surroundings": test_diagnostic_rules,
+    "timing": test_diagnostic_rules,
+    "topology": test_diagnostic_rules,
+    "treatment": test_diagnostic_rules,
+}
+"""By module of ``pytest_laguna.analysis``."""
+
+DECIDES_NOTHING = {*test_diagnostic_rules.LISTED, *test_event_rules.NEVER_ALONE, "timing/compared"}
+"""What is only listed, or falls with what it rests on."""
+
+_NAMES = re.compile(r"Rules? (``[a-z0-9-]+``(?:(?:,| and) ``[a-z0-9-]+``)*):")
+
+
+def modules() -> Iterator[tuple[str, ModuleType]]:
+    package = pytest_laguna.analysis
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        yield found.name.removeprefix(f"{package.__name__}."), importlib.import_module(found.name)
+
+
+def rules(module: ModuleType) -> set[str]:
+    """What the docstrings of a module's functions name."""
+    functions = (node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.FunctionDef))
+    named = (_NAMES.match(ast.get_docstring(node) or "") for node in functions)
+    return {name for found in named if found is not None for name in re.findall(r"``([a-z0-9-]+)``", found[1])}
+
+
+def mutated(module: ModuleType) -> set[str]:
+    """The rules that the tables of a test module have a mutant of; a clause may stand before the rule."""
+    if hasattr(module, "RULED"):
+        return set(module.RULED)
+    tables = (getattr(module, name, ()) for name in ("MUTANTS", "PLAN_MUTANTS", "TRIAL_MUTANTS"))
+    return {entry[0].rpartition("/")[2] for table in tables for entry in table}
+
+
+WITH_RULES = {name: found for name, module in modules() if (found := rules(module))}
+
+
+def test_no_module_with_rules_is_left_out() -> None:
+    assert MUTATED_IN.keys() == WITH_RULES.keys()
+    assert sum(map(len, WITH_RULES.values())) > 200
+
+
+@pytest.mark.parametrize("name", WITH_RULES)
+def test_every_rule_of_a_module_has_a_mutant(name: str) -> None:
+    idle = {rule.rpartition("/")[2] for rule in DECIDES_NOTHING}
+    assert WITH_RULES[name] - mutated(MUTATED_IN[name]) - idle == set()
+
+
+def test_what_decides_nothing_has_no_mutant_that_it_decides() -> None:
+    for module in (test_diagnostic_rules, test_event_rules):
+        assert DECIDES_NOTHING.isdisjoint(entry[0] for entry in module.MUTANTS)
+
+
+def functions_in(table: Any) -> Iterator[tuple[str, Any]]:
+    """The functions of a table of rules, or of a table of such tables, by their keys."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from functions_in(value)
+        elif inspect.isfunction(value) and value.__name__ != "<lambda>":
+            yield key, value
+
+
+def test_a_rule_has_the_name_that_its_docstring_says() -> None:
+    for _, module in modules():
+        for table in (value for name, value in vars(module).items() if isinstance(value, Mapping) and name.isupper()):
+            for key, function in functions_in(table):
+                assert (function.__doc__ or "").startswith((f"Rule ``{key}``", f"Check ``{key}``")), (
+                    module.__name__,
+                    key,
+                )

@@ -363,9 +363,16 @@ def _endpoint_identity(attempted: Attempted, place: Path, evidence: EndpointEvid
         gate = attempted.directory.parent.with_name(f"gate{previous.gate}")
         path = root.attempt_directory(gate, previous.attempt) / root.EVIDENCE / DIRECTORY
         proven = reader.read_identity(path) if path.is_dir() else None
-    names = [leg_name(leg.request.sequence, leg.request.leg) for leg in evidence.legs]
-    validator = attempted.campaign.candidate.validator
-    return _against(judge_identity(reader.read_identity(place), [*names, *evidence.ended], proven, validator))
+    servers = {leg_name(leg.request.sequence, leg.request.leg): leg.server.argv[0] for leg in evidence.legs}
+    engine = attempted.campaign.lane_settings(attempted.start.lane).engine
+    found = judge_identity(
+        reader.read_identity(place),
+        servers | dict.fromkeys(evidence.ended),
+        proven,
+        attempted.campaign.candidate.validator,
+        engine.interpreter if engine else None,
+    )
+    return _against(found)
 
 
 def _endpoint_idle(attempted: Attempted, place: Path, evidence: EndpointEvidence) -> Finding | None:

@@ -7,6 +7,7 @@ The rules that it shares with the exact diagnostic have their own mutants; here 
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_laguna.analysis.endpoint.identity import ENGINE_RULES, judge_identity
+from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
@@ -23,7 +25,9 @@ from pytest_laguna.verdict import Verdict
 from tests import diagnostic_root
 from tests.mutants.test_endpoint_derivation import derive, ran  # noqa: F401 - a fixture
 
-LEGS = ["01-A1", "02-B1"]
+PYTHON = "/engine/bin/python"
+LEGS = {"01-A1": PYTHON, "02-B1": PYTHON, "03-B2": None}
+"""The last left no record."""
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -33,7 +37,18 @@ def good() -> dict[str, Any]:
     value = copy.deepcopy(diagnostic_root.identity())
     around = next(iter(value["models_around"].values()))
     value["models_around"] = {leg: copy.deepcopy(around) for leg in LEGS}
+    run_by(PYTHON, value)
     return value
+
+
+def run_by(python: str, value: dict[str, Any]) -> None:
+    """By the gate's own interpreter, before and after the legs."""
+    value["python"] = value["engine"]["state"]["interpreter"] = value["engine_after"]["interpreter"] = python
+
+
+def judged(value: dict[str, Any], proven: dict[str, Any] | None = None) -> dict[str, Finding | None]:
+    proved = None if proven is None else identity(proven)
+    return judge_identity(identity(value), LEGS, proved, "native", "engine/bin/python")
 
 
 def identity(value: dict[str, Any]) -> DiagnosticIdentity:
@@ -68,6 +83,8 @@ RUNTIME = {
 }
 V, N = Verdict.VOID, Verdict.NOT_PROVEN
 MUTANTS: list[tuple[str, Change, Verdict, str]] = [
+    ("interpreter-planned", put("engine|state|interpreter", "/usr/bin/python3"), V, "the engine's interpreter is /usr"),
+    ("legs-interpreter", put("engine|state|interpreter", f"/a{PYTHON}"), V, "01-A1: its server was started with /eng"),
     ("models-unchanged-around-legs", drop("models_around|02-B1"), N, "02-B1: the models were not looked at around it"),
     ("models-unchanged-around-legs", put("models_around|01-A1|after|looked_at", 2), N, "after 01-A1: 2 of 3 model fil"),
     ("models-unchanged-around-legs", put("models_around|02-B1|before|changes", ["m: x"]), V, "before 02-B1: m: x"),
@@ -78,22 +95,22 @@ MUTANTS: list[tuple[str, Change, Verdict, str]] = [
 
 
 def test_what_gate_2_proved_is_not_spoken_against() -> None:
-    found = judge_identity(identity(good()), LEGS, identity(good()), "native")
-    assert found == dict.fromkeys([*ENGINE_RULES, "models-unchanged-around-legs", "as-in-gate-2"])
+    own = ("legs-interpreter", "models-unchanged-around-legs", "as-in-gate-2")
+    assert judged(good(), good()) == dict.fromkeys([*ENGINE_RULES, *own])
 
 
 @pytest.mark.parametrize(("rule", "change", "verdict", "reason"), MUTANTS)
 def test_the_mutant_is_caught_for_its_reason(rule: str, change: Change, verdict: Verdict, reason: str) -> None:
     value = good()
     change(value)
-    found = judge_identity(identity(value), LEGS, identity(good()), "native")[rule]
+    found = judged(value, good())[rule]
     assert found is not None
     assert found[0] is verdict
     assert found[1].startswith(reason)
 
 
 def test_without_gate_2s_identity_nothing_is_proven() -> None:
-    found = judge_identity(identity(good()), LEGS, None, "native")["as-in-gate-2"]
+    found = judged(good())["as-in-gate-2"]
     assert found == (N, "the identity that gate 2 proved is not there to compare with")
 
 
@@ -103,8 +120,10 @@ def after_gate_2(place: Path, changed: Change = lambda _: None) -> None:
     before.mkdir(parents=True)
     files.write_new(before / "identity.json", files.canonical_json(good()))
     value = good()
-    changed(value)
     attempt = place / "gate3" / "0001"
+    leg, _ = reader.read_legs(attempt / root.EVIDENCE / reader.DIRECTORY).legs
+    run_by(leg.server.argv[0], value)
+    changed(value)
     path = attempt / root.EVIDENCE / reader.DIRECTORY / "identity.json"
     path.write_bytes(files.canonical_json(value))
     start = read_model(attempt / root.ATTEMPT, AttemptStart)
@@ -125,7 +144,7 @@ def test_gate_3s_clause_is_judged_by_them(ran: Path, tmp_path: Path) -> None:  #
     assert clause(tmp_path) == (N, "as-in-gate-2: the identity that gate 2 proved is not there to compare with")
 
 
-@pytest.mark.parametrize("rule", ["models-unchanged-around-legs", "as-in-gate-2"])
+@pytest.mark.parametrize("rule", ["interpreter-planned", "models-unchanged-around-legs", "as-in-gate-2"])
 def test_gate_3s_clause_names_the_rule(rule: str, ran: Path, tmp_path: Path) -> None:  # noqa: F811
     derive(ran, tmp_path / "gate3", lambda _: None)
     _, change, verdict, reason = next(mutant for mutant in MUTANTS if mutant[0] == rule)
@@ -134,6 +153,16 @@ def test_gate_3s_clause_names_the_rule(rule: str, ran: Path, tmp_path: Path) -> 
     assert found is not None
     assert found[0] is verdict
     assert found[1].startswith(f"{rule}: {reason}")
+
+
+def test_gate_3s_clause_looks_at_what_each_server_was_started_with(ran: Path, tmp_path: Path) -> None:  # noqa: F811
+    derive(ran, tmp_path / "gate3", lambda _: None)
+    after_gate_2(tmp_path, functools.partial(run_by, PYTHON))
+    found = clause(tmp_path)
+    assert found is not None
+    assert found[0] is V
+    assert found[1].startswith("legs-interpreter: 01-A1: its server was started with /")
+    assert found[1].endswith(f"expected {PYTHON}")
 
 
 def test_the_models_around_a_leg_without_a_record_count_too(ran: Path, tmp_path: Path) -> None:  # noqa: F811

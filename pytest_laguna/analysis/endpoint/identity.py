@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from pytest_laguna.analysis.engine_identity import BEFORE_ARMS, IDENTITY_RULES
@@ -13,35 +13,47 @@ from pytest_laguna.analysis.identity_case import IdentityCase
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity, EngineContent, ModelFiles
 from pytest_laguna.verdict import JSON, Verdict
 
-ENGINE_RULES = (*BEFORE_ARMS, "engine-unchanged")
+ENGINE_RULES = (*BEFORE_ARMS, "interpreter-planned", "engine-unchanged")
 """The rules of the exact diagnostic that need no arm."""
 
 
 def judge_identity(
     identity: DiagnosticIdentity,
-    legs: Sequence[str],
+    legs: Mapping[str, str | None],
     proven: DiagnosticIdentity | None,
     validator: Literal["native", "python"],
+    interpreter: str | None,
 ) -> dict[str, Finding | None]:
     """What each rule says, by its id.
 
     Args:
         identity: of gate 3.
-        legs: the names of all legs that were run.
+        legs: the program of the server of each leg that was run, by its name; None of one that left no record.
         proven: of the attempt of gate 2 that opened the gate; None where it is not there.
         validator: which implementation of the candidate's contract runs.
+        interpreter: the engine's, as the campaign names it; None where it names none.
     """
-    case = IdentityCase(identity, {}, {}, validator)
+    case = IdentityCase(identity, {}, {}, validator, interpreter=interpreter)
     found: dict[str, Finding | None] = {}
     for rule in ENGINE_RULES:
         finding = IDENTITY_RULES[rule](case)
         found[rule] = None if finding is None or finding[0] is None else (finding[0], finding[1])
+    found["legs-interpreter"] = legs_interpreter(identity, legs)
     found["models-unchanged-around-legs"] = models_unchanged(identity, legs)
     found["as-in-gate-2"] = as_in_gate_2(identity, proven)
     return found
 
 
-def models_unchanged(identity: DiagnosticIdentity, legs: Sequence[str]) -> Finding | None:
+def legs_interpreter(identity: DiagnosticIdentity, legs: Mapping[str, str | None]) -> Finding | None:
+    """Rule ``legs-interpreter``: the server of every leg was started with the interpreter that was described."""
+    expected = identity.engine.state.interpreter
+    for leg, program in legs.items():
+        if program is not None and program != expected:
+            return Verdict.VOID, f"{leg}: its server was started with {program}; expected {expected}"
+    return None
+
+
+def models_unchanged(identity: DiagnosticIdentity, legs: Collection[str]) -> Finding | None:
     """Rule ``models-unchanged-around-legs``: all model files had their stamps right before and after every leg."""
     total = sum(len(folder.files) for folder in identity.models.folders)
     for leg in legs:

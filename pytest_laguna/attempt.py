@@ -53,8 +53,8 @@ class Attempt:
             OSError: something could not be written.
         """
         number = len(precondition.earlier) + 1
-        self.directory = root.open_attempt(gate.lane_directory / f"gate{gate.options.gate}", number)
-        self.broken = ""
+        self.directory: Path = root.open_attempt(gate.lane_directory / f"gate{gate.options.gate}", number)
+        self.broken: str = ""
         record = files.canonical_json(precondition.record)
         files.write_new(self.directory / root.IDENTITY, record)
         files.write_new(self.directory / root.CAMPAIGN, files.read_bytes(gate.options.campaign, limit=SIZE_LIMIT))

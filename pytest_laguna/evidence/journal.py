@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pydantic
 
@@ -38,7 +38,7 @@ class Event(pydantic.BaseModel):
         data: what belongs to it.
     """
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
     sequence: int
     previous: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import pydantic
 
@@ -21,7 +21,7 @@ Sha256 = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
 class Schema(pydantic.BaseModel):
     """What all evidence models share: frozen, nothing extra, JSON types as they are."""
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(frozen=True, extra="forbid")
 
     def canonical(self) -> JSON:
         """The model as a JSON value."""

@@ -98,7 +98,7 @@ class LeaseDirectory:
         Raises:
             LeaseError: it is a link, not a directory, not open to every user, or locked as a whole.
         """
-        self.path = MACHINE_DIRECTORY if path is None else path
+        self.path: Path = MACHINE_DIRECTORY if path is None else path
         try:
             self._descriptor = self._open_or_make()
         except OSError as error:

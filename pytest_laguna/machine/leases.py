@@ -49,9 +49,9 @@ class Lease:
         cleared: Sequence[LeaseRecord],
     ) -> None:
         """Take over the locks; ``acquire`` is what makes leases."""
-        self.cards = tuple(cards)
-        self.token = records[0].token
-        self.cleared = tuple(cleared)
+        self.cards: tuple[Card, ...] = tuple(cards)
+        self.token: str = records[0].token
+        self.cleared: tuple[LeaseRecord, ...] = tuple(cleared)
         self._directory = directory
         self._locks = list(locks)
         self._records = tuple(records)

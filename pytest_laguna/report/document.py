@@ -68,9 +68,10 @@ def report_document(sealed_root: Path, reports: Sequence[GateReport]) -> bytes:
         UnusableEvidenceError: a file of an attempt changed since it was verified.
     """
     drawing = Drawing()
-    name = sealed_root.resolve().name
+    name, version = sealed_root.resolve().name, importlib.metadata.version("pytest-laguna")
     body = [
-        element("h1", f"Sealed root {name}"),
+        element("h1", _title(reports)),
+        element("p", f"Sealed root {name}, read by pytest-laguna {version}", class_="soft"),
         _told(reports),
         *_chains(reports),
         *(_attempt(sealed_root, report, drawing) for report in reports),
@@ -92,13 +93,17 @@ def _overall(reports: Sequence[GateReport]) -> Verdict:
     return worst(report.verdict for report in reports)
 
 
+def _title(reports: Sequence[GateReport]) -> str:
+    campaigns = dict.fromkeys(report.campaign for report in reports)
+    return f"Gates of {', '.join(campaigns)}" if campaigns else "No gate"
+
+
 def _told(reports: Sequence[GateReport]) -> Markup:
     """What the whole comes to, and what the words mean."""
     overall = _overall(reports)
-    version = importlib.metadata.version("pytest-laguna")
     line = joined([
         badge(overall),
-        f" {MEANINGS[overall]}. Every verdict below was derived again from the raw files by pytest-laguna {version}.",
+        f" {MEANINGS[overall]}. Every verdict below was derived again from the raw files.",
     ])
     return joined([
         element("p", line),

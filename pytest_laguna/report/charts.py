@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_laguna.analysis.statistics import linear_percentile
 from pytest_laguna.evidence.replay_profile import SegmentKind
@@ -24,8 +24,9 @@ _ROW = 0.42
 
 
 def side(name: str) -> str:
-    """The colour of an arm or a leg: the candidate's, or that of what it is held against."""
-    return COLOURS["candidate" if name == "graph-candidate" or name.startswith("B") else "control"]
+    """The colour of an arm or a leg of any block: the candidate's, or that of what it is held against."""
+    own = name.rpartition(" ")[2]
+    return COLOURS["candidate" if own == "graph-candidate" or own.startswith("B") else "control"]
 
 
 def distributions(drawing: Drawing, arms: Mapping[str, Mapping[str, Sequence[int]]]) -> Markup:
@@ -174,7 +175,7 @@ def rates(drawing: Drawing, legs: Mapping[str, Sequence[float]]) -> Markup:
     with drawing.axes(WIDTH, 0.9 + _ROW * len(legs)) as canvas:
         (axes,) = canvas.axes
         for row, (name, values) in enumerate(legs.items()):
-            colour = side(name.rpartition(" ")[2])
+            colour = side(name)
             heights = [row + 0.3 * ((index * _GOLDEN) % 1 - 0.5) for index in range(len(values))]
             axes.plot(values, heights, "o", markersize=4, alpha=0.55, color=colour, markeredgewidth=0)
             axes.plot(
@@ -202,17 +203,21 @@ def paired_rows(
     with drawing.axes(WIDTH, 1.3 + 0.3 * len(prompts)) as canvas:
         (axes,) = canvas.axes
         for number, (name, changes) in enumerate(pairs.items()):
+            marked: dict[str, Any] = {
+                "color": COLOURS["candidate"],
+                "marker": "osD^v"[number % 5],
+                "markerfacecolor": "none" if number % 2 else COLOURS["candidate"],
+                "linestyle": "none",
+            }
             offset = 0.5 * ((number + 0.5) / len(pairs) - 0.5)
             rows = [row + offset for row in range(len(changes))]
             for row, change in zip(rows, changes, strict=True):
                 axes.plot([0, change], [row, row], color=COLOURS["line"], linewidth=1, zorder=1)
-            below, interval = len(changes) + offset, medians[name]
+            axes.plot(changes, rows, markersize=5, label=name, **marked)
+            below, interval = len(changes) + 1.5 * offset, medians[name]
             if interval is not None:
-                axes.plot(interval, [below, below], color=COLOURS["candidate"], linewidth=2)
-            axes.plot([linear_percentile(list(changes), 0.5)], [below], "|", color=COLOURS["candidate"],
-                      markersize=11, markeredgewidth=2)  # fmt: skip
-            axes.plot(changes, rows, "osD^v"[number % 5], markersize=5, color=COLOURS["candidate"],
-                      markerfacecolor="none" if number % 2 else COLOURS["candidate"], label=name)  # fmt: skip
+                axes.plot(interval, [below, below], color=COLOURS["candidate"], linewidth=1.5)
+            axes.plot([linear_percentile(list(changes), 0.5)], [below], markersize=4, **marked)
         axes.axvline(0, color=COLOURS["soft"], linewidth=1)
         _listed(axes, [*prompts, "median of the rows"])
         axes.set_xlabel("candidate above control, %")

@@ -60,6 +60,12 @@ def test_the_unit_suits_the_largest_value(largest: float, unit: str) -> None:
     assert scale(largest)[1] == unit
 
 
+@pytest.mark.parametrize("name", ["graph-candidate", "B1", "block 2 B2"])
+def test_a_candidate_has_its_colour_in_every_block(name: str) -> None:
+    assert charts.side(name) == COLOURS["candidate"]
+    assert charts.side(name.replace("B", "A").replace("candidate", "control")) == COLOURS["control"]
+
+
 def test_every_other_picture_can_be_drawn() -> None:
     drawing = Drawing()
     samples = {"graph-candidate": {"whole": [5, 6, 7]}, "graph-control": {"whole": [6, 7, 9]}}

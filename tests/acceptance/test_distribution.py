@@ -189,9 +189,10 @@ def test_the_report_is_drawn_with_the_lowest_that_its_extra_declares(wheel: Path
 
 @pytest.mark.parametrize("versions", ["lowest", "newest"])
 def test_what_is_taken_from_each_dependency_is_there(versions: str, wheel: Path, tmp_path: Path) -> None:
-    programs = install(tmp_path / versions, wheel, "hypothesis", "numpy", *VERSIONS[versions]())
+    programs = install(tmp_path / versions, wheel, "hypothesis", "pytest-timeout", *VERSIONS[versions]())
     tried = [ROOT / "tests" / "unit" / name for name in TRIES]
-    output = run(programs / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *tried, directory=ROOT)
+    options = ["-q", "-p", "no:cacheprovider", "-k", "not the_engine"]
+    output = run(programs / "python", "-m", "pytest", *options, *tried, directory=ROOT)
     assert " passed" in output
     assert "failed" not in output
 

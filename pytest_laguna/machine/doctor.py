@@ -133,7 +133,7 @@ class DoctorReport(Schema):
         """The report for people, with a line feed at its end."""
         lines = []
         for report in self.lanes:
-            lines.append(f"{report.lane}: {'not ready' if report.problems else 'ready'}")
+            lines.append(f"{report.lane}: {'ready' if self.ready(report.lane) else 'not ready'}")
             lines += [f"  card {card.ordinal} = {card.identity} ({card.name})" for card in report.cards]
             if report.engine is not None:
                 engine = report.engine

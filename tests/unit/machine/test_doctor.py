@@ -150,6 +150,14 @@ def test_leases_are_shown_as_what_they_are(place: Path) -> None:
     held.release()
 
 
+def test_a_lane_is_not_ready_where_leases_are_not(tmp_path: Path, place: Path) -> None:
+    place.mkdir(mode=0o755)
+    report = doctor.diagnose({"cpu": answering(tmp_path)}, directory=place)
+    assert not report.lanes[0].problems
+    assert not report.ready("cpu")
+    assert report.to_text().startswith("cpu: not ready\n")
+
+
 def test_a_lease_directory_that_cannot_be_trusted_is_a_problem(place: Path) -> None:
     place.mkdir(mode=0o755)
     report = doctor.diagnose({}, directory=place)

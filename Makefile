@@ -33,9 +33,11 @@ gates: $(PROJECT)
 	$(BIN)/laguna verify sealed || { verified=$$?; [ $$status -ne 0 ] || status=$$verified; }; \
 	exit $$status
 
-# A file stays with one worker: what its fixtures build or run is built once.
+# A file stays with one worker: what its fixtures build or run is built once. Files begin in their order, in which those that
+# run engines come first; by itself xdist keeps files of few tests, which are these, for the end.
 test: static vllm-sources
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2 --dist=loadfile --timeout=600
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2 --dist=loadfile --no-loadscope-reorder \
+	  --timeout=600 --durations=30
 
 # The candidate's contract under the Python validator: the native check needs a torch that the legacy stack does not have.
 LEGACY := .venv-legacy

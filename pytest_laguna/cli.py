@@ -104,7 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = make_parser().parse_args(arguments)
     try:
         text, code = chosen.run(chosen)
-    except (_RefusedError, CampaignError, IdentityError, OSError, UnusableEvidenceError, ValueError) as error:
+    except (NotProvenError, UnusableEvidenceError) as error:
+        verdict = Verdict.VOID if isinstance(error, UnusableEvidenceError) else Verdict.NOT_PROVEN
+        text, code = f"{verdict}: {printable(str(error))}\n", verdict.exit_code
+    except (_RefusedError, CampaignError, IdentityError, OSError, ValueError) as error:
         reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         chosen.used.error(" ".join(reason.split()))
     return _print(text, code)
@@ -238,18 +241,15 @@ def _freeze(campaign: Path, reviewer: str | None) -> tuple[str, int]:
         CampaignError: it is not a campaign.
         IdentityError: the candidate, or a model's folder, is not there.
         ValueError: the reviewer's name is none.
+        NotProvenError: as ``freezing`` says.
+        UnusableEvidenceError: likewise.
     """
-    try:
-        if reviewer is None:
-            frozen = freezing.freeze(campaign)
-            told, digest = freezing.write_frozen(campaign, frozen), frozen.sha256
-        else:
-            review = freezing.review_frozen(campaign, reviewer)
-            told, digest = freezing.write_review(campaign, review), review.frozen
-    except UnusableEvidenceError as error:
-        return f"VOID: {printable(str(error))}\n", Verdict.VOID.exit_code
-    except NotProvenError as error:
-        return f"NOT_PROVEN: {printable(str(error))}\n", Verdict.NOT_PROVEN.exit_code
+    if reviewer is None:
+        frozen = freezing.freeze(campaign)
+        told, digest = freezing.write_frozen(campaign, frozen), frozen.sha256
+    else:
+        review = freezing.review_frozen(campaign, reviewer)
+        told, digest = freezing.write_review(campaign, review), review.frozen
     done = "frozen" if reviewer is None else f"reviewed by {printable(reviewer)}"
     return f"{printable(str(told))}: {done}, digest {digest}; commit it\n", 0
 
@@ -260,15 +260,11 @@ def _trace(attempt: Path, out: Path) -> tuple[str, int]:
     Raises:
         OSError: the attempt cannot be read, or the output not written.
         ValueError: it is not an attempt with a profile, or the output would lie in its sealed root.
+        NotProvenError: a profile is not there.
+        UnusableEvidenceError: one cannot be used.
     """
     _require_attempt(attempt, out)
-    try:
-        traced = trace(attempt)
-    except UnusableEvidenceError as error:
-        return f"VOID: {printable(str(error))}\n", Verdict.VOID.exit_code
-    except NotProvenError as error:
-        return f"NOT_PROVEN: {printable(str(error))}\n", Verdict.NOT_PROVEN.exit_code
-    write_new(out, canonical_json(traced))
+    write_new(out, canonical_json(trace(attempt)))
     return f"{printable(str(out))}: open it with Perfetto; times are of each rank's own clock\n", 0
 
 
@@ -293,6 +289,7 @@ def _doctor(lane: Lane | None, campaign: Path | None, *, as_json: bool) -> tuple
 
     Raises:
         CampaignError: the campaign is none.
+        _RefusedError: its model's configuration does not say how many cards it needs.
     """
     from pytest_laguna.machine.doctor import diagnose  # noqa: PLC0415 - verifying needs nothing of the machine
 
@@ -315,7 +312,10 @@ def _xpu_needs(settings: LaneSettings | None) -> XpuNeeds:
     engine = None if settings is None else settings.engine
     ranks = 1
     if engine is not None and isinstance(engine.model, ModelFolders) and Path(engine.model.target).is_dir():
-        ranks = cards_needed(Path(engine.model.target))
+        try:
+            ranks = cards_needed(Path(engine.model.target))
+        except UnusableEvidenceError as error:
+            raise _RefusedError(str(error)) from error
     return XpuNeeds(settings=settings, sealed_root=Path("sealed"), project=Path(), ranks=ranks)
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_laguna.analysis.event_diagnosis import analyse_events
-from pytest_laguna.evidence import files
+from pytest_laguna.evidence import arm_settings, files
+from pytest_laguna.evidence.arm_record import ArmRequest
 from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, SPARSE, TEACHER, EventAnalysis
 from pytest_laguna.evidence.event_profile import EventProfile, HostLead, StreamIdentity
 from pytest_laguna.evidence.event_reader import file_digests, read_event_plan, read_events
@@ -172,11 +173,20 @@ def record_of(arm: str, number: int) -> dict[str, Any]:
         "event_sparse_replays": replays,
         "isolated": True,
     }
+    as_asked(record)
     record["network"] = {"namespace": 4_026_532_000 + number, "left": 4_026_531_000, "interfaces": ["lo"]}
     for report in record["ranks"]:
         report["profile"] = None
         report["event_profile"] = None if arm == TEACHER else {"rounds": rounds, "replays": replays, "sha256": WRITTEN}
     return record
+
+
+def as_asked(record: dict[str, Any]) -> None:
+    """Give an arm the variables that its request asks for."""
+    request, before = ArmRequest.model_validate(record["request"]), record["environment"]
+    kept = {name: before[name] for name in before.keys() & (arm_settings.PLACES | arm_settings.LEASE)}
+    own = arm_settings.profile(request, Path(kept["HOME"]).parent)
+    record["environment"] = kept | arm_settings.environment(request) | own
 
 
 def profile(rank: int) -> dict[str, JSON]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from pytest_laguna.analysis import each_arm, surroundings
+from pytest_laguna.analysis import each_arm, engine_asked, surroundings
 from pytest_laguna.analysis.engine_identity import IDENTITY_RULES
 from pytest_laguna.analysis.event_case import EventCase, EventRule
 from pytest_laguna.analysis.findings import RuleFinding
@@ -119,6 +119,8 @@ ARM_RULES: Mapping[str, Mapping[str, EventRule]] = {
         "own-processes": each_arm.own_processes,
         "in-order": each_arm.in_order,
         "one-generation": each_arm.one_generation,
+        "arguments-as-asked": engine_asked.arguments_as_asked,
+        "environment-as-asked": engine_asked.environment_as_asked,
     },
     "cache-cold": each_arm.CACHE_COLD,
     "tokens-identical": {"equal-teacher": equal_teacher},

@@ -8,16 +8,13 @@ Most of them are those by which gate 1 judges its pair of arms. That the two req
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
-from pytest_laguna.analysis import arm_pair
+from pytest_laguna.analysis import arm_pair, engine_asked
 from pytest_laguna.analysis.arm_pair import Pair
 from pytest_laguna.analysis.diagnostic_case import Case, Rule
 from pytest_laguna.analysis.findings import Finding, RuleFinding, not_applicable, reported
 from pytest_laguna.analysis.topology import layer_count
-from pytest_laguna.evidence import arm_settings
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, RankReport
 from pytest_laguna.evidence.diagnostic_evidence import present
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
@@ -87,7 +84,7 @@ def _engine(record: ArmRecord) -> dict[str, object]:
     Raises:
         UnusableEvidenceError: its configuration does not have its form.
     """
-    arguments, resolved = _configuration(record)
+    arguments, resolved = engine_asked.configuration(record)
     parts: Mapping[str, Mapping[str, object]] = {
         "version of": record.versions,
         "arguments": arguments,
@@ -98,73 +95,12 @@ def _engine(record: ArmRecord) -> dict[str, object]:
     return {f"{part} {name}": value for part, values in parts.items() for name, value in values.items()}
 
 
-def _configuration(record: ArmRecord) -> tuple[Mapping[str, object], Mapping[str, object]]:
-    """The arguments of an arm's engine, and what it made of them.
-
-    Raises:
-        UnusableEvidenceError: the record does not say.
-    """
-    arguments, resolved = (record.configuration.get(part) for part in ("arguments", "resolved"))
-    if not isinstance(arguments, dict) or not isinstance(resolved, dict) or "cudagraph_mode" not in resolved:
-        message = f"{record.request.arm}: configuration; expected arguments, and what the engine resolved of them"
-        raise UnusableEvidenceError(message)
-    return arguments, resolved
-
-
-def arguments_as_asked(case: Case) -> RuleFinding:
-    """Rule ``arguments-as-asked``: each arm's engine had the arguments of its request, and made of them what they say.
-
-    What is wrong in all arms alike differs between none of them.
-    """
-    for arm, record in case.records():
-        arguments, resolved = _configuration(record)
-        asked = arm_settings.engine_arguments(record.request)
-        decided = _resolved(asked)
-        finding = (
-            _unlike("argument", arguments, asked, arguments.keys() | asked.keys())
-            or _unlike("resolved", resolved, decided, decided.keys())
-        )  # fmt: skip
-        if finding:
-            return Verdict.VOID, f"{arm}: {finding}"
-    return None
-
-
-def _unlike(what: str, seen: Mapping[str, object], expected: Mapping[str, object], names: Iterable[str]) -> str | None:
-    """The first of the names whose value is another one than expected, and both values."""
-    for name in sorted(names):
-        if seen.get(name) != expected.get(name):
-            return f"{what} {name} is {seen.get(name)!r}; expected {expected.get(name)!r}"
-    return None
-
-
-def _resolved(arguments: Mapping[str, Any]) -> dict[str, object]:
-    """What vLLM makes of arguments that decide what is computed, in the words of an arm's record."""
-    speculative = arguments.get("speculative_config", {"method": None, "num_speculative_tokens": 0})
-    return {
-        "dtype": f"torch.{arguments['dtype']}",
-        "prefix_caching": arguments["enable_prefix_caching"],
-        "tensor_parallel_size": arguments["tensor_parallel_size"],
-        "cudagraph_mode": arguments["compilation_config"]["cudagraph_mode"],
-        "speculative_method": speculative["method"],
-        "speculative_tokens": speculative["num_speculative_tokens"],
-    }
-
-
 def environment_as_asked(case: Case) -> RuleFinding:
     """Rule ``environment-as-asked``: each arm began with the variables of its request, and with no others that decide.
 
-    Where things are, and which cards are seen under which lease, follows from the run. The flag is the rules'
-    ``sole-treatment`` and ``teachers-are-stock``.
+    The flag is the rules' ``sole-treatment`` and ``teachers-are-stock``.
     """
-    aside = arm_settings.PLACES | arm_settings.LEASE | {case.plan.flag}
-    for arm, record in case.records():
-        seen = record.environment
-        own = Path(seen.get("HOME", "")).parent  # the arm's own directory
-        expected = arm_settings.environment(record.request) | arm_settings.profile(record.request, own)
-        finding = _unlike("environment", seen, expected, (seen.keys() | expected.keys()) - aside)
-        if finding:
-            return Verdict.VOID, f"{arm}: {finding}"
-    return None
+    return engine_asked.judge_environments(case, {case.plan.flag})
 
 
 def arguments_equal(case: Case) -> RuleFinding:
@@ -236,7 +172,7 @@ SOLE_TREATMENT: Mapping[str, Rule] = {
     "same-engine": _of_pair(arm_pair.same_engine),
     "sole-treatment": _of_pair(arm_pair.sole_treatment),
     "teachers-same-engine": teachers_same_engine,
-    "arguments-as-asked": arguments_as_asked,
+    "arguments-as-asked": engine_asked.arguments_as_asked,
     "environment-as-asked": environment_as_asked,
     "arguments-equal": arguments_equal,
     "allocations-equal": allocations_equal,

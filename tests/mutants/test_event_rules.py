@@ -14,7 +14,7 @@ from pytest_laguna.analysis.host import HOST_RULES
 from pytest_laguna.evidence.arm_record import token_digest
 from pytest_laguna.evidence.event_analysis import CLAUSES
 from tests import event_root as root
-from tests.diagnostic_root import CARDS, Change, at, both, idle, put, within, without
+from tests.diagnostic_root import CARDS, FLAG, Change, at, both, idle, put, within, without
 
 Q1, EVENTS, FITNESS = (f"arms/{arm}/record.json" for arm in ("q1", "graph-event", "graph-fitness"))
 PROFILES = [f"arms/graph-event/profile/rank{rank}.json" for rank in range(2)]
@@ -59,6 +59,7 @@ def device(tree: root.Tree) -> None:
             tree[path]["lane"] = "cuda"
         if path.endswith("/record.json"):
             tree[path]["request"]["lane"] = "cuda"
+            root.as_asked(tree[path])
     for path in PROFILES:
         profile = tree[path]
         profile |= {"clock": "device-event", "lead": root.lead(profile, 1_000)}
@@ -82,6 +83,30 @@ IDENTITY = {
 
 MUTANTS: list[tuple[str, str, str, Change]] = [
     ("arms-fresh/nothing-unexpected", "VOID", "arms/eager", put("arms/eager/request.json", {})),
+    (
+        "arms-fresh/arguments-as-asked",
+        "VOID",
+        "graph-event: argument seed is 2; expected 1",
+        at(EVENTS, "configuration|arguments|seed", 2),
+    ),
+    (
+        "arms-fresh/arguments-as-asked",
+        "VOID",
+        "q1: resolved cudagraph_mode is 'PIECEWISE'; expected 'NONE'",
+        at(Q1, "configuration|resolved|cudagraph_mode", "PIECEWISE"),
+    ),
+    (
+        "arms-fresh/environment-as-asked",
+        "VOID",
+        "graph-event: environment LD_PRELOAD is '/x.so'; expected None",
+        at(EVENTS, "environment|LD_PRELOAD", "/x.so"),
+    ),
+    (
+        "arms-fresh/environment-as-asked",
+        "VOID",
+        f"graph-event: environment {FLAG} is '1'; expected '0'",
+        at(EVENTS, f"environment|{FLAG}", "1"),
+    ),
     ("arms-fresh/ended-clean", "VOID", "graph-event: ", at("arms/graph-event/process.json", "wait_status", 256)),
     (
         "arms-fresh/ended-clean",
@@ -350,6 +375,7 @@ def test_too_few_drawn_intervals_are_listed_and_give_no_shares(tmp_path: Path) -
     for path in ("arms/graph-sparse/request.json", SPARSE):
         request = tree[path]["request"] if path == SPARSE else tree[path]
         request["event_sparse_replays"] = 1
+    root.as_asked(tree[SPARSE])
     for report in tree[SPARSE]["ranks"]:
         report["event_profile"]["replays"] = 1
     for path in SPARSES:

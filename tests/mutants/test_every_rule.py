@@ -54,6 +54,7 @@ MUTATED_IN: Mapping[str, ModuleType] = {
     "endpoint.promotion": test_endpoint_rules,
     "endpoint.repetition": test_endpoint_rules,
     "endpoint.surroundings": test_endpoint_surroundings,
+    "engine_asked": test_event_rules,
     "engine_identity": test_engine_identity_rules,
     "event_arms": test_event_rules,
     "event_rules": test_event_rules,

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 _ARMS, _LEGS = "*/arms/*/", "endpoint/legs/*/"
 
 _FILES: Mapping[str, Sequence[str]] = {
+    "rehearsal": ("rehearsed/shortened.json", "rehearsed/gate?/*.log", "rehearsed/sealed/*/receipt.json"),
+    "null-exact": ("rehearsed-null/gate?/*.log", "rehearsed-null/sealed/*/receipt.json"),
     "null-timing": ("null-starts/*.json", "null-starts/starts/*/record.json", "null-starts/starts/*/profile/*"),
     "identity-exact": ("identity.json", "*/identity.json", "*/engine-*/engine.json"),
     "cards-idle": ("cards/*.json", "*/idle-*.json", "*/*/*/idle.json"),

@@ -28,13 +28,18 @@ def clause_table(shown: ShownAttempt) -> Markup:
     rows = [
         (
             badge(result.verdict),
-            joined([code(result.clause), element("div", result.nodeid.rpartition("::")[2], class_="soft")]),
+            joined([code(result.clause), element("div", _breakable(result.nodeid.rpartition("::")[2]), class_="soft")]),
             _shows(result, rules.get(result.clause, ())),
             _files(shown, result.clause),
         )
         for result in shown.analysis.clauses
     ]
     return table(("verdict", "clause", "what shows it", "evidence"), rows, class_="clauses")
+
+
+def _breakable(name: str) -> Markup:
+    """A long name that may go on in the next line between its words."""
+    return joined(name.split("_"), "_<wbr>")
 
 
 def _shows(result: ClauseResult, rules: Sequence[RuleLine]) -> Markup:

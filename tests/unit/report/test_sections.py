@@ -160,6 +160,15 @@ def test_each_clause_stands_with_its_rules_its_proof_and_its_files(tmp_path: Pat
     }
 
 
+def test_a_rehearsal_rests_on_its_receipts_and_on_what_its_sessions_said() -> None:
+    lane = "evidence/rehearsed/sealed/demo/cpu"
+    receipts = [f"{lane}/gate1/0001/receipt.json", f"{lane}/gate2/0001/receipt.json"]
+    said = ["evidence/rehearsed/gate1/stdout.log", "evidence/rehearsed/shortened.json"]
+    others = [f"{lane}/gate1/0001/journal.jsonl", "evidence/rehearsed-null/sealed/demo/cpu/gate1/0001/receipt.json"]
+    assert files_behind([*said, *receipts, *others], "rehearsal") == [*said, *receipts]
+    assert files_behind([*said, *receipts, *others], "null-exact") == others[1:]
+
+
 def test_every_clause_with_an_analysis_of_its_own_has_files_behind_it(tmp_path: Path) -> None:
     own = diagnostic_root.judged(diagnostic_root.good(), own_place(tmp_path, Diagnosis))
     shown = shown_attempt(tmp_path, own)

@@ -17,6 +17,7 @@ from vllm.v1.attention.selector import get_attn_backend
 
 from gates import vllm_classes as support
 from laguna_kv.backend import LagunaFlashAttentionBackend, LagunaFlashAttentionImpl
+from laguna_kv.contract import PythonContract
 from laguna_kv.errors import ContractError, EligibilityError, LifecycleError
 from laguna_kv.plugin import register
 from laguna_kv.settings import FLAG, VALIDATOR, Validator
@@ -67,6 +68,17 @@ def test_kernels_get_the_stored_objects_with_the_stock_geometry(engine: Any, con
         for theirs, mine in zip(stock, ours, strict=True):
             assert theirs is not mine
             assert (theirs.data_ptr(), theirs.shape, theirs.stride()) == (mine.data_ptr(), mine.shape, mine.stride())
+
+
+def test_a_layer_runs_the_validator_that_is_named(config: Any, layer: Any, validator: Validator) -> None:
+    support.run_step(config, layer)
+    assert isinstance(layer.impl.views.contract, PythonContract) is (validator is Validator.PYTHON)
+
+
+def test_a_layer_is_made_of_what_vllm_passes_by_name_too(config: Any) -> None:
+    with set_current_vllm_config(config):
+        layer = LagunaFlashAttentionImpl(12, 128, 1.0, 2, None, None, "auto", kv_sharing_target_layer_name="another")
+    assert layer.kv_sharing_target_layer_name == "another"
 
 
 def test_one_build_then_only_hits(config: Any, layer: Any) -> None:
@@ -140,8 +152,9 @@ def test_a_fact_of_the_layer_cannot_drift_once_it_was_judged(config: Any, layer:
     setattr(layer.impl, field, value)  # a layer that has not been used is vLLM's to finish
     setattr(layer.impl, field, before)
     support.run_step(config, layer)
-    with pytest.raises(ContractError, match=rf"^{layer.layer_name}: .* at layer.{field}: expected .*, seen {value};"):
+    with pytest.raises(ContractError, match=rf"^{layer.layer_name}: .* at layer.{field}: ") as caught:
         setattr(layer.impl, field, value)
+    assert (caught.value.expected, caught.value.seen) == (str(before), str(value))
     setattr(layer.impl, field, before)
     support.run_step(config, layer)
     assert layer.impl.views.builds == 1
@@ -151,15 +164,19 @@ def test_a_fact_of_the_layer_cannot_drift_once_it_was_judged(config: Any, layer:
 def test_what_a_layer_was_made_with_cannot_be_replaced(config: Any, layer: Any, name: str) -> None:
     other = support.make_layer(config, LagunaFlashAttentionBackend, 1).impl
     support.run_step(config, layer)
-    with pytest.raises(ContractError, match=rf"at layer.{name}: expected what the layer was made with, seen "):
-        setattr(layer.impl, name, getattr(other, name))
+    made_with = "expected what the layer was made with, seen"
+    replacement = getattr(other, name)
+    with pytest.raises(
+        ContractError, match=rf"^{layer.layer_name}: .* at layer.{name}: {made_with} {type(replacement).__name__};"
+    ):
+        setattr(layer.impl, name, replacement)
     support.run_step(config, layer)
     assert layer.impl.views.builds == 1
 
 
 def test_a_layer_stays_the_targets_once_it_was_seen(config: Any, layer: Any) -> None:
     support.run_step(config, layer)
-    with pytest.raises(ContractError, match=r"at layer.is_draft: expected False, seen True"):
+    with pytest.raises(ContractError, match=rf"^{layer.layer_name}: .* at layer.is_draft: expected False, seen True"):
         layer.impl._is_draft = True
     assert layer.impl.is_draft is False
 
@@ -169,7 +186,10 @@ def test_a_counter_cannot_be_set_to_hide_a_lost_state(config: Any, layer: Any, c
     support.run_step(config, layer)
     before = layer.impl.views.builds - layer.impl.views.invalidations
     layer.impl.views.contract = None
-    with pytest.raises(ContractError, match=rf"at views.{counter}: expected only a build or a clear to change it"):
+    with pytest.raises(
+        ContractError,
+        match=rf"^{layer.layer_name}: .* at views.{counter}: expected only a build or a clear to change it, seen [01];",
+    ):
         setattr(layer.impl.views, counter, before if counter == "invalidations" else 0)
     with pytest.raises(LifecycleError, match="1 states built, 0 invalidated, none held"):
         support.run_step(config, layer)
@@ -178,7 +198,8 @@ def test_a_counter_cannot_be_set_to_hide_a_lost_state(config: Any, layer: Any, c
 @pytest.mark.parametrize("value", [5, 0, False, torch.ones(1)], ids=repr)
 def test_only_none_is_vllms_clearing(config: Any, layer: Any, value: Any) -> None:
     support.run_step(config, layer)
-    with pytest.raises(ContractError, match=r"at _k_scale_cache: expected None, as vLLM clears a cache, seen "):
+    told = f"at _k_scale_cache: expected None, as vLLM clears a cache, seen {type(value).__name__};"
+    with pytest.raises(ContractError, match=rf"^{layer.layer_name}: .* {told}"):
         layer.impl._k_scale_cache = value
     support.run_step(config, layer)
     assert (layer.impl.views.builds, layer.impl.views.invalidations) == (1, 0)
@@ -191,6 +212,25 @@ def test_a_lost_state_is_not_built_again(config: Any, layer: Any) -> None:
         layer.kv_cache = cache
         with pytest.raises(LifecycleError, match="1 states built, 0 invalidated, none held"):
             support.run_step(config, layer)
+
+
+def test_vllms_methods_get_what_they_were_called_with_but_for_the_cache(
+    config: Any, layer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    support.run_step(config, layer)
+    given: list[tuple[Any, ...]] = []
+    for name in ("forward", "do_kv_cache_update"):
+        monkeypatch.setattr(upstream.FlashAttentionImpl, name, lambda *arguments: given.append(arguments))
+    layer.impl.forward(layer, "query", "key", "value", layer.kv_cache, "metadata", "output", "scale", "block scale")
+    layer.impl.do_kv_cache_update(layer, "key", "value", layer.kv_cache, "slots")
+    contract = layer.impl.views.contract
+    assert given == [
+        (
+            layer.impl, layer, "query", "key", "value", contract.canonical,
+            "metadata", "output", "scale", "block scale",
+        ),
+        (layer.impl, layer, "key", "value", contract.raw, "slots"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("scale", ["output_scale", "output_block_scale"])
@@ -221,7 +261,10 @@ def test_a_use_between_clear_and_bind_is_refused(config: Any, layer: Any, monkey
     support.do_without_a_device(monkeypatch)
     support.run_step(config, layer)
     support.clear_with_v1(config, {layer.layer_name: layer})
-    with pytest.raises(Exception, match=r"cache shape \(expected \[num_blocks, 2, block_size, 256\], seen \[0\]\)"):
+    with pytest.raises(
+        EligibilityError,
+        match=rf"^{layer.layer_name}: .*cache shape \(expected \[num_blocks, 2, block_size, 256\], seen \[0\]\)",
+    ):
         support.run_step(config, layer)
     assert layer.impl.views.builds == 1
 

@@ -180,21 +180,24 @@ def test_a_rank_that_grows_by_one_and_nothing_else_is_seen(build: Build) -> None
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        (lambda cache: cache.view(cache.shape), "another object"),
-        (lambda cache: cache.clone(), "another object, data_ptr"),
+        (lambda cache: cache.view(cache.shape), "seen another object;"),
+        (
+            lambda cache: cache.clone(),
+            r"another object, data_ptr \d+ instead of \d+, storage_bytes \d+ instead of \d+;",
+        ),
         (lambda cache: cache.to("meta"), "device meta instead of cpu"),
         (lambda cache: cache.float(), "dtype torch.float32 instead of torch.bfloat16"),
         (lambda cache: cache[:1], r"shape \(1, 2, 16, 256\) instead of \(4, 2, 16, 256\)"),
         (lambda _cache: torch.tensor([]), r"shape \(0,\)"),
-        (lambda _cache: None, "another object"),
-        (lambda _cache: "cache", "another object"),
+        (lambda _cache: None, "seen another object;"),
+        (lambda _cache: "cache", "seen another object;"),
     ],
     ids=["view", "copy", "device", "dtype", "shape", "placeholder", "none", "text"],
 )
 def test_another_source_object_is_refused_whatever_it_looks_like(build: Build, other: Any, told: str) -> None:
     cache = make_cache()
     contract = build(cache)
-    with pytest.raises(ContractError, match=f"source.identity: .*{told}"):
+    with pytest.raises(ContractError, match=rf"^layer 7: .*source.identity: expected the cache tensor .*{told}"):
         contract.forward(other(cache))
     assert contract.forward(cache) is contract.canonical, "a refusal changes nothing"
 
@@ -208,7 +211,9 @@ def test_a_replaced_view_is_refused_even_if_it_is_equal(build: Build, path: str,
     seam = getattr(contract, path)
     key, value = seam.views
     seam.views = (key.view(key.shape), value) if part == "key" else (key, value.view(value.shape))
-    with pytest.raises(ContractError, match=f"{path}_{part}.identity: expected the alias built, seen another object"):
+    with pytest.raises(
+        ContractError, match=f"^layer 7: .*{path}_{part}.identity: expected the alias built, seen another object"
+    ):
         getattr(contract, method)(cache)
 
 
@@ -246,10 +251,11 @@ def test_partial_state_is_refused(build: Build, path: str, partial: Any) -> None
     seam.views = {
         "one": views[:1], "three": (*views, views[0]), "list": list(views), "subclass": Pair(views),
     }.get(partial, partial)  # fmt: skip
-    with pytest.raises(ContractError, match=f"{path}.views: expected a key and a value alias"):
+    seen = "none" if seam.views is None else f"{type(seam.views).__name__} of {len(seam.views)}"
+    with pytest.raises(ContractError, match=rf"^layer 7: .* at {path}.views: expected a key .*, seen {seen};"):
         contract.forward(cache)
     del seam.views
-    with pytest.raises(ContractError, match=f"{path}.views: .*seen none"):
+    with pytest.raises(ContractError, match=rf"^layer 7: .* at {path}.views: .*, seen none;"):
         contract.update(cache)
 
 
@@ -269,7 +275,7 @@ def test_a_state_born_wrong_is_never_built(make_contract: Any, name: str, field:
     cache = make_cache()
     views = build_views(cache, HEAD_SIZE)
     spoilt = views._replace(**{name: spoil(getattr(views, name))})
-    with pytest.raises(ContractError, match=f"{name}.{field}"):
+    with pytest.raises(ContractError, match=f"^layer 7: .*{name}.{field}"):
         make_contract(cache, spoilt, HEAD_SIZE, "layer 7")
 
 
@@ -281,11 +287,18 @@ def test_the_key_to_value_offset_is_one_head_exactly(make_contract: Any) -> None
     assert views.raw_value.storage_offset() - views.raw_key.storage_offset() == HEAD_SIZE
 
 
+def test_a_head_of_one_element_has_canonical_aliases_too() -> None:
+    cache = make_cache(head_size=1)
+    verify_views(build_views(cache, 1), cache, 1, "layer 7")
+
+
 @pytest.mark.parametrize("shape", [(4, 2, 16, 128), (4, 2, 16, 512), (0,), (2, 4, 2, 16, 256)])
 def test_another_split_width_is_refused(shape: tuple[int, ...]) -> None:
     cache = torch.zeros(shape, dtype=torch.bfloat16)
     good = make_cache()
-    with pytest.raises(ContractError, match=r"source.shape: expected"):
+    with pytest.raises(
+        ContractError, match=rf"^layer 7: .*source.shape: expected .* {2 * HEAD_SIZE}\], seen .*{shape[-1]}\]"
+    ):
         verify_views(build_views(good, HEAD_SIZE), cache, HEAD_SIZE, "layer 7")
 
 
@@ -343,7 +356,7 @@ def test_a_native_check_that_stands_alone_is_refused() -> None:
     raw = _contract.Seam((views.raw_key, views.raw_value), HEAD_SIZE, "layer 7")
     contract = _contract.Contract(cache, raw, raw, lambda _source: None, "layer 7")
     assert contract.forward(cache) is raw
-    with pytest.raises(ContractError, match="validators: expected native and Python check to agree"):
+    with pytest.raises(ContractError, match=r"^layer 7: .*validators: expected native and Python check to agree"):
         contract.forward(cache.clone())
 
 
@@ -372,9 +385,11 @@ def test_the_native_contract_takes_tensors_of_a_caches_rank_only(arguments: tupl
 def test_native_is_never_replaced_by_python_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "laguna_kv._contract", None)
     monkeypatch.delattr("laguna_kv._contract", raising=False)
-    with pytest.raises(SettingError, match=r"or set LAGUNA_KV_VALIDATOR=python$") as caught:
+    told = r"^LAGUNA_KV_VALIDATOR: expected laguna_kv._contract to load, seen 'native'; "
+    with pytest.raises(SettingError, match=rf"{told}.* or set LAGUNA_KV_VALIDATOR=python$") as caught:
         load_validator(Validator.NATIVE)
     assert "\n" not in str(caught.value)
+    assert caught.value.variable == "LAGUNA_KV_VALIDATOR"
     assert load_validator(Validator.PYTHON) is contract_module.python_contract
 
 

@@ -105,8 +105,9 @@ def test_another_layer_is_refused(field: str, value: object) -> None:
 @pytest.mark.parametrize("dtype", ["fp8", "fp8_e4m3", "fp8_e5m2", "int8_per_token_head", "float16", "nvfp4", ""])
 def test_another_cache_type_is_refused(dtype: str) -> None:
     require_layer("layer 7", LAYER, "bfloat16")
-    with pytest.raises(EligibilityError, match="KV cache dtype"):
+    with pytest.raises(EligibilityError, match=r"^layer 7: ") as caught:
         require_layer("layer 7", LAYER, dtype)
+    assert caught.value.mismatches == (("KV cache dtype", "auto or bfloat16", dtype),)
 
 
 CACHES: dict[str, tuple[str, torch.Tensor]] = {
@@ -127,7 +128,7 @@ CACHES: dict[str, tuple[str, torch.Tensor]] = {
 def test_another_cache_is_refused(name: str) -> None:
     field, cache = CACHES[name]
     require_cache("layer 7", support.make_cache(blocks=1), Lane.CPU)
-    with pytest.raises(EligibilityError, match=field):
+    with pytest.raises(EligibilityError, match=rf"^layer 7: .* {field}( \(strides of .*\))? \(expected "):
         require_cache("layer 7", cache, Lane.CPU)
 
 
@@ -152,10 +153,26 @@ def test_a_real_layer_outside_the_contract_raises_and_reaches_no_kernel(
 ) -> None:
     layer = support.make_layer(config, LagunaFlashAttentionBackend, **arguments)
     layer.kv_cache = support.make_cache()
-    with pytest.raises(EligibilityError, match=told):
+    with pytest.raises(EligibilityError, match=rf"^{layer.layer_name}: .*{told}"):
         support.run_step(config, layer)
     assert (engine.update, engine.attention) == ([], [])
     assert layer.impl.views.builds == 0
+
+
+def test_an_attention_type_may_be_plain_text(config: Any) -> None:
+    """As vLLM annotates it; what it passes by itself is a member of its enumeration."""
+    layer = support.make_layer(config, LagunaFlashAttentionBackend)
+    layer.kv_cache = support.make_cache()
+    layer.impl.attn_type = "decoder"
+    support.run_step(config, layer)
+    assert layer.impl.views.builds == 1
+
+
+def test_a_layer_of_a_vllm_without_the_mark_is_told_by_its_number(config: Any) -> None:
+    """0.26.0 and the V1 runner of 0.32.0 do not mark the drafter's layers."""
+    for number, draft in ((47, False), (48, True)):
+        layer = SimpleNamespace(layer_name=f"model.layers.{number}.self_attn.attn")
+        assert compat.is_draft_layer(layer, config) is draft
 
 
 def test_the_lane_and_the_engine_are_judged_on_a_real_layers_first_use(
@@ -166,6 +183,8 @@ def test_the_lane_and_the_engine_are_judged_on_a_real_layers_first_use(
     config = support.registered_engine(scheduler_config__max_num_seqs=4)
     layer = support.make_layer(config, LagunaFlashAttentionBackend)
     layer.kv_cache = support.make_cache()
-    with pytest.raises(EligibilityError, match=r"platform \(expected xpu, seen cpu\), max_num_seqs"):
+    with pytest.raises(
+        EligibilityError, match=rf"^{layer.layer_name}: .*platform \(expected xpu, seen cpu\), max_num_seqs"
+    ):
         support.run_step(config, layer)
     assert engine.update == []

@@ -53,6 +53,13 @@ def test_the_candidate_is_described_from_its_layers(config: Any, validator: Vali
     }
 
 
+def test_a_state_of_the_drafters_is_told(config: Any) -> None:
+    layer = support.make_layer(config, LagunaFlashAttentionBackend, 48)
+    layer.impl.views.build(support.make_cache(), support.HEAD_SIZE)
+    proof = describe_worker(worker(config))
+    assert (proof["draft_layers_with_state"], proof["target_layers_with_state"]) == (1, 0)
+
+
 def test_stock_classes_are_told_as_such(config: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv(FLAG, "0")
     support.make_layer(config, upstream.FlashAttentionBackend)
@@ -71,7 +78,7 @@ def test_a_flag_that_did_not_arrive_is_seen(config: Any, monkeypatch: Any) -> No
 
 
 def test_an_unknown_model_runner_is_refused(config: Any) -> None:
-    with pytest.raises(TypeError, match="expected a subclass of vLLM's V1 or V2 runner"):
+    with pytest.raises(TypeError, match=r"expected a subclass of vLLM's V1 or V2 runner, seen <class 'object'>$"):
         describe_worker(SimpleNamespace(vllm_config=config, model_runner=object()))
 
 

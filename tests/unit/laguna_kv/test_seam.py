@@ -12,9 +12,9 @@ from laguna_kv.contract import Contract
 from laguna_kv.errors import ContractError
 
 
-@pytest.fixture
-def seam(build: Callable[[torch.Tensor], Contract]) -> Any:
-    return build(make_cache()).canonical
+@pytest.fixture(params=["raw", "canonical"])
+def seam(build: Callable[[torch.Tensor], Contract], request: pytest.FixtureRequest) -> Any:
+    return getattr(build(make_cache()), request.param)
 
 
 def test_the_view_expression_of_vllm_is_answered_with_the_stored_pair(seam: Any) -> None:
@@ -29,6 +29,7 @@ def test_another_transposition_is_refused(seam: Any, arguments: tuple[Any, ...])
     seen = "(" + ", ".join(repr(each) if isinstance(each, int) else type(each).__name__ for each in arguments) + ")"
     with pytest.raises(ContractError) as caught:
         seam.transpose(*arguments)
+    assert str(caught.value).startswith("layer 7: ")
     assert (caught.value.field, caught.value.expected, caught.value.seen) == ("seam.transpose", "(1, 2)", seen)
 
 

@@ -22,7 +22,14 @@ from laguna_kv.state import MOST_BUILDS, ViewState
 
 @pytest.fixture
 def state(make_contract: Any) -> ViewState:
-    return ViewState(make_contract)
+    state = ViewState(make_contract)
+    state.owner = "layer 7"
+    return state
+
+
+def test_a_state_of_a_layer_that_is_not_known_yet_says_so(make_contract: Any) -> None:
+    with pytest.raises(ContractError, match=r"^layer not used yet: .*views.builds: .*, seen 3;"):
+        ViewState(make_contract).builds = 3
 
 
 def test_a_state_starts_empty_and_an_invalidation_of_nothing_is_nothing(state: ViewState) -> None:
@@ -32,22 +39,26 @@ def test_a_state_starts_empty_and_an_invalidation_of_nothing_is_nothing(state: V
 
 def test_profiling_then_final_cache(state: ViewState) -> None:
     profiling, final = make_cache(blocks=1), make_cache()
-    state.build(profiling, HEAD_SIZE).forward(profiling)
+    discarded = state.build(profiling, HEAD_SIZE)
+    discarded.forward(profiling)
+    discarded.update(profiling)
     state.invalidate()
     state.invalidate()  # both of vLLM's walks over the layers reach each layer
     assert (state.contract, state.builds, state.invalidations) == (None, 1, 1)
     contract = state.build(final, HEAD_SIZE)
     contract.forward(final)
     contract.update(final)
-    assert (state.builds, state.invalidations, state.forward_hits, state.update_hits) == (2, 1, 2, 1)
+    assert (state.builds, state.invalidations, state.forward_hits, state.update_hits) == (2, 1, 2, 2)
     with pytest.raises(ContractError, match=r"source\.identity"):
         contract.forward(profiling)
+    state.invalidate()
+    assert (state.builds, state.invalidations, state.forward_hits, state.update_hits) == (2, 2, 2, 2)
 
 
 def test_a_complete_state_is_not_built_over(state: ViewState) -> None:
     cache = make_cache()
     contract = state.build(cache, HEAD_SIZE)
-    with pytest.raises(LifecycleError, match="expected no state, seen a complete one"):
+    with pytest.raises(LifecycleError, match=r"^layer 7: .*expected no state, seen a complete one"):
         state.build(cache, HEAD_SIZE)
     assert state.contract is contract
 
@@ -56,7 +67,10 @@ def test_a_third_state_is_refused(state: ViewState) -> None:
     for _ in range(MOST_BUILDS):
         state.build(make_cache(), HEAD_SIZE)
         state.invalidate()
-    with pytest.raises(LifecycleError, match="seen 2 states built, 2 invalidated"):
+    with pytest.raises(
+        LifecycleError,
+        match=r"^layer 7: .*expected one profiling and one final cache in a process, seen 2 states built, 2 inv",
+    ):
         state.build(make_cache(), HEAD_SIZE)
 
 
@@ -92,11 +106,14 @@ def test_an_invalidation_after_a_capture_is_terminal(state: ViewState) -> None:
     wrapper = captured_graph()
     state.invalidate()  # never raises: vLLM's shutdown comes this way
     for _ in range(2):
-        with pytest.raises(LifecycleError, match=r"cleared under 1 captured graph\(s\) that hold its address"):
+        with pytest.raises(
+            LifecycleError,
+            match=r"^layer 7: .*expected no captured graph to outlive .* under 1 captured graph\(s\) that hold its",
+        ):
             state.build(make_cache(), HEAD_SIZE)
         wrapper.clear_graphs()  # too late: they could be replayed on a cache that was gone
     state.invalidate()
-    with pytest.raises(LifecycleError, match="captured graph"):
+    with pytest.raises(LifecycleError, match=r"^layer 7: .*captured graph"):
         state.build(make_cache(), HEAD_SIZE)
     assert (state.contract, state.builds, state.invalidations) == (None, 1, 1)
 
@@ -105,7 +122,7 @@ def test_a_capture_made_after_the_clear_is_in_the_way_as_well(state: ViewState) 
     state.build(make_cache(), HEAD_SIZE)
     state.invalidate()
     wrapper = captured_graph()
-    with pytest.raises(LifecycleError, match="cleared under 1 captured graph"):
+    with pytest.raises(LifecycleError, match=r"^layer 7: .*cleared under 1 captured graph"):
         state.build(make_cache(), HEAD_SIZE)
     wrapper.clear_graphs()
     assert state.build(make_cache(), HEAD_SIZE) is state.contract
@@ -120,7 +137,7 @@ def test_graphs_that_cannot_be_counted_are_not_none(state: ViewState, monkeypatc
         patch.setattr("laguna_kv.state.live_breakable_captures", changed)
         state.invalidate()  # silent all the same
     assert state.contract is None
-    with pytest.raises(LifecycleError, match=r"cannot be counted \(AttributeError: _all_instances\)"):
+    with pytest.raises(LifecycleError, match=r"^layer 7: .*cannot be counted \(AttributeError: _all_instances\)"):
         state.build(make_cache(), HEAD_SIZE)
 
 
@@ -128,7 +145,10 @@ def test_a_state_that_was_lost_is_not_built_again(state: ViewState) -> None:
     state.build(make_cache(), HEAD_SIZE)
     state.contract = None
     for _ in range(2):
-        with pytest.raises(LifecycleError, match=r"seen 1 states built, 0 invalidated, none held; start a fresh"):
+        with pytest.raises(
+            LifecycleError,
+            match=r"^layer 7: .*expected every state built .*, seen 1 states built, 0 invalidated, none held; start",
+        ):
             state.build(make_cache(), HEAD_SIZE)
         state.invalidate()  # there is nothing to invalidate, and a later clear makes nothing good
     assert (state.contract, state.builds, state.invalidations) == (None, 1, 0)

@@ -71,7 +71,7 @@ def report_document(sealed_root: Path, reports: Sequence[GateReport]) -> bytes:
     name, version = sealed_root.resolve().name, importlib.metadata.version("pytest-laguna")
     body = [
         element("h1", _title(reports)),
-        element("p", f"Sealed root {name}, read by pytest-laguna {version}", class_="soft"),
+        element("p", "Sealed root ", code(name), f", read by pytest-laguna {version}", class_="soft"),
         _told(reports),
         *_chains(reports),
         *(_attempt(sealed_root, report, drawing) for report in reports),

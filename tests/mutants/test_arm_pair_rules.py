@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.arm_pair import RESULT_RULES, RULES, Expected, Pair, compare
+from pytest_laguna.analysis.arm_pair import RESULT_RULES, RULES, Expected, Pair, compare, without_arm_local
 from pytest_laguna.evidence.arm_record import ArmRecord, token_digest
 from pytest_laguna.verdict import UnusableEvidenceError
 
@@ -85,9 +85,26 @@ def _lose_draft(control: Record, candidate: Record) -> None:
         record["acceptance"] = {"drafts": 0, "draft_tokens": 0, "accepted": 0, "accepted_per_position": [0] * 7}
 
 
+def _lose_flag(arm: str) -> Callable[[Record, Record], None]:
+    def change(control: Record, candidate: Record) -> None:
+        {"control": control, "candidate": candidate}[arm]["environment"].pop(FLAG)
+
+    return change
+
+
 def _lose_layer(_: Record, candidate: Record) -> None:
     proof = candidate["ranks"][0]["candidate"]
     proof["layers"].pop(proof["target_layers"][0])
+
+
+def _rename_layer(_: Record, candidate: Record) -> None:
+    proof = candidate["ranks"][0]["candidate"]
+    proof["layers"]["another"] = proof["layers"].pop(proof["target_layers"][0])
+
+
+def _lose_target_layer(_: Record, candidate: Record) -> None:
+    proof = candidate["ranks"][0]["candidate"]
+    proof["layers"].pop(proof["target_layers"].pop())
 
 
 def _lose_graphs(control: Record, candidate: Record) -> None:
@@ -134,12 +151,24 @@ MUTANTS: list[tuple[str, str, Callable[[Record, Record], None], str]] = [
     ),
     ("same-engine", "runner", _set("candidate", f"{RANK}model_runner", "other"), "model runners"),
     ("same-engine", "prompt", _set("candidate", "prompt_token_sha256", "0" * 64), "prompt_token_sha256 differ"),
-    ("sole-treatment", "flag off twice", _set("candidate", f"environment|{FLAG}", "0"), "is '0' and '0'"),
+    (
+        "sole-treatment",
+        "flag off twice",
+        _set("candidate", f"environment|{FLAG}", "0"),
+        f"{FLAG} is '0' and '0'; expected '0' and '1'",
+    ),
+    (
+        "sole-treatment",
+        "no flag in the control",
+        _lose_flag("control"),
+        f"{FLAG} is None and '1'; expected '0' and '1'",
+    ),
+    ("sole-treatment", "no flag in the candidate", _lose_flag("candidate"), f"{FLAG} is '0' and None; expected"),
     (
         "sole-treatment",
         "other",
         _set("candidate", "environment|OMP_NUM_THREADS", "9"),
-        "OMP_NUM_THREADS is '1' against",
+        "environment: OMP_NUM_THREADS is '1' against '9'",
     ),
     (
         "sole-treatment",
@@ -201,6 +230,8 @@ MUTANTS: list[tuple[str, str, Callable[[Record, Record], None], str]] = [
     ("candidate-active", "lane", _set("candidate", f"{PROOF}lane", "xpu"), "'xpu', 'native'"),
     ("candidate-active", "validator", _set("candidate", f"{PROOF}validator", "python"), "'cpu', 'python'"),
     ("candidate-active", "layer", _lose_layer, "47 layers of 48 count"),
+    ("candidate-active", "another layer", _rename_layer, "48 layers of 48 count"),
+    ("candidate-active", "layer of all", _lose_target_layer, "47 layers of 48 count"),
     ("views-built-once", "twice", _set("candidate", f"{LAYER}builds", 2), "was built 2 times; expected once"),
     ("views-built-once", "invalidated", _set("candidate", f"{LAYER}invalidations", 1), "was built 1 times"),
     ("views-built-once", "draft", _set("candidate", f"{PROOF}draft_layers_with_state", 2), "2 draft layers have"),
@@ -267,3 +298,11 @@ def test_a_proof_without_its_form_is_unusable() -> None:
     candidate["ranks"][0]["candidate"]["builds"] = "48"
     with pytest.raises(UnusableEvidenceError, match="rank 0 candidate proof: builds"):
         compare(_pair(control, candidate))
+
+
+def test_an_environment_without_directories_of_its_own_stays_as_it_is() -> None:
+    environment = {"PATH": "/usr/bin", "XXXX": "XXXX"}
+    assert without_arm_local(environment | {"LAGUNA_LEASE": "a token"}) == environment
+    at_home = environment | {"HOME": "/a/home", "TMPDIR": "/s", "X": "/a/x", "Y": "/s/y", "Z": "/around"}
+    placed = {"HOME": "<arm>/home", "TMPDIR": "<short>", "X": "<arm>/x", "Y": "<short>/y", "Z": "/around"}
+    assert without_arm_local(at_home) == environment | placed

@@ -225,14 +225,7 @@ def derive_diagnosis(attempted: Attempted) -> OwnAnalysis:
     if plan != plan_diagnostic(attempted.campaign, attempted.start.lane, attempted.cards, config):
         raise UnusableEvidenceError("plan.json: not what the campaign, the lease and the target's configuration give")
     diagnosis = diagnose(plan, evidence)
-    clauses = {clause: clause_finding(diagnosis, clause) for clause in diagnosis.clauses}
-    return OwnAnalysis(
-        content=files.canonical_json(diagnosis.canonical()),
-        clauses=clauses,
-        unexercised=[*_unjudged(diagnosis)],
-        text=_text([diagnosis.notice], clauses, _diagnosis_lines(diagnosis)),
-        figures=diagnosis_figures(diagnosis),
-    )
+    return _by_rules(diagnosis, _diagnosis_lines(diagnosis), diagnosis_figures(diagnosis))
 
 
 def derive_events(attempted: Attempted) -> OwnAnalysis:
@@ -244,12 +237,20 @@ def derive_events(attempted: Attempted) -> OwnAnalysis:
     if plan != plan_events(attempted.campaign, attempted.start.lane, attempted.cards, config):
         raise UnusableEvidenceError("plan.json: not what the campaign, the lease and the target's configuration give")
     analysis = analyse_events(plan, evidence)
+    return _by_rules(analysis, _event_lines(analysis), {})
+
+
+def _by_rules(
+    analysis: Diagnosis | event_analysis.EventAnalysis, lines: Iterator[str], figures: Mapping[str, str]
+) -> OwnAnalysis:
+    """An analysis of gate 2, whose clauses are what their rules come to."""
     clauses = {clause: clause_finding(analysis, clause) for clause in analysis.clauses}
     return OwnAnalysis(
         content=files.canonical_json(analysis.canonical()),
         clauses=clauses,
         unexercised=[*_unjudged(analysis)],
-        text=_text([NOTICE], clauses, _event_lines(analysis)),
+        text=_text([NOTICE], clauses, lines),
+        figures=figures,
     )
 
 

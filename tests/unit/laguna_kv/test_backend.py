@@ -16,6 +16,7 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.selector import get_attn_backend
 
 from gates import vllm_classes as support
+from laguna_kv import compat
 from laguna_kv.backend import LagunaFlashAttentionBackend, LagunaFlashAttentionImpl
 from laguna_kv.contract import PythonContract
 from laguna_kv.errors import ContractError, EligibilityError, LifecycleError
@@ -309,6 +310,30 @@ def test_another_backend_is_not_selected_in_silence_under_flag_one(monkeypatch: 
         vllm.envs.environment_variables.pop(FLAG)
         del vars(current_platform)["get_attn_backend_cls"]
     assert current_platform.get_attn_backend_cls == selected
+
+
+@pytest.mark.parametrize(
+    ("flag", "path", "refused"), [("1", "ours", False), ("1", "other", True), ("0", "other", False)]
+)
+def test_another_backend_is_refused_under_flag_one_alone(
+    monkeypatch: pytest.MonkeyPatch, flag: str, path: str, refused: bool
+) -> None:
+    class Platform:
+        device_type = "cpu"
+
+        @classmethod
+        def get_attn_backend_cls(cls, *_arguments: Any, **_keywords: Any) -> str:
+            return path
+
+    platform: Any = Platform()
+    monkeypatch.setattr(compat, "current_platform", platform)
+    monkeypatch.setenv(FLAG, flag)
+    compat.refuse_other_backends("ours")
+    if refused:
+        with pytest.raises(EligibilityError, match=r"^attention on cpu: .*backend \(expected ours, seen other\)"):
+            platform.get_attn_backend_cls("selected", head_size=128)
+    else:
+        assert platform.get_attn_backend_cls("selected", head_size=128) == path
 
 
 def test_the_backend_is_vllms_with_another_implementation() -> None:

@@ -120,6 +120,14 @@ def test_the_mutant_is_caught_by_its_rule(rule: str, change: Change, verdict: Ve
     assert "\n" not in finding[1]
 
 
+def test_what_is_missing_alone_is_all_that_is_told() -> None:
+    values = good()
+    engine._at(f"{RUNTIME}closure|absent", [GONE])(values)
+    finding = RUNTIME_RULES["closure-whole"](case(values))
+    assert finding is not None
+    assert finding[1].endswith("in none of its directories")
+
+
 def test_modules_of_one_name_are_of_several_packages() -> None:
     values = good()
     engine._also_mapped("/engine/lib/other/_vllm_fa2_C.abi3.so", "ranks|q1|0")(values)

@@ -87,6 +87,7 @@ MUTANTS: list[tuple[str, Facts, Facts, str, str]] = [
     ("temperature-within", {"temperatures_celsius": {}}, {}, "NOT_PROVEN", "shows no temperature"),
     ("temperature-within", {"temperatures_celsius": {"a": 90.1}}, {}, "VOID", "a at 90.1 C; expected at most 90.0"),
     ("temperature-within", {}, {"temperatures_celsius": {"a": 1.0, "b": 91.0}}, "VOID", "b at 91.0 C"),
+    ("temperature-within", {}, {"temperatures_celsius": {"a": 91.0, "b": 1.0}}, "VOID", "a at 91.0 C"),
     ("not-throttled", {"throttle_counts": {}}, {}, "NOT_PROVEN", "shows no throttle counter"),
     ("not-throttled", {}, {"throttle_counts": SAME | {"cpu0 core_throttle_count": 7}}, "VOID", "3 throttle events"),
     ("not-throttled", {}, {"throttle_counts": {"cpu0 core_throttle_count": 4}}, "VOID", "was lost or fell"),
@@ -113,6 +114,10 @@ def test_a_value_at_its_limit_passes() -> None:
     edge = {"temperatures_celsius": {"a": 90.0}, "memory_available_bytes": 8 << 30, "load": [1.5, 0.0, 0.0]}
     counted = {"throttle_counts": SAME | {"cpu0 core_throttle_count": 6}}
     assert judged(state(0, **edge), state(30, **edge, **counted))[0] is Verdict.PASS
+
+
+def test_an_arm_may_take_less_than_a_second() -> None:
+    assert judged(state(0), state(0, utc="2026-07-26T21:43:00.500000+00:00"))[0] is Verdict.PASS
 
 
 def test_every_rule_has_a_mutant() -> None:

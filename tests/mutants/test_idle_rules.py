@@ -157,7 +157,13 @@ MUTANTS: list[tuple[str, str, Callable[[Facts], None], str, str]] = [
     ("no-worker", "before", _set([process(seen_by="vllm serve")], *LOOK, "workers"), "NOT_PROVEN", "runs (vllm serve)"),
     ("no-worker", "after", _set([process(seen_by="torchrun")], *LOOK, "workers"), "VOID", "runs (torchrun)"),
     ("no-worker", "after", _set([process(ours=True)], *LOOK, "workers"), "FAIL", "process 4711"),
-    ("memory-returned", "after", _set([0, 0, BASELINE + 1, 0], "settling", 1, "used_bytes"), "FAIL", "after 3.5 s"),
+    (
+        "memory-returned",
+        "after",
+        _set([0, 0, BASELINE + 1, 0], "settling", 1, "used_bytes"),
+        "FAIL",
+        f"card {CARDS[2]} uses {BASELINE + 1} bytes after 3.5 s; expected at most {BASELINE}",
+    ),
     ("memory-returned", "before", _set([BASELINE + 1] * 4, "settling", 1, "used_bytes"), "NOT_PROVEN", "after 3.5 s"),
     (
         "memory-returned",
@@ -167,7 +173,13 @@ MUTANTS: list[tuple[str, str, Callable[[Facts], None], str, str]] = [
         "0000:43:00.0 shows",
     ),
     ("memory-returned", "after", _set([0, 0, 0], "settling", 1, "used_bytes"), "VOID", "ends with 3 values"),
-    ("memory-at-baseline", "after", _set(BASELINE + 1, *LOOK, "cards", 0, "memory_used_bytes"), "FAIL", "in look 5"),
+    (
+        "memory-at-baseline",
+        "after",
+        _set(BASELINE + 1, *LOOK, "cards", 0, "memory_used_bytes"),
+        "FAIL",
+        f"card {CARDS[0]} uses {BASELINE + 1} bytes in look 5; expected at most {BASELINE}",
+    ),
     (
         "memory-at-baseline",
         "before",
@@ -203,6 +215,16 @@ def test_the_other_idle_form_passes_too() -> None:
     for snapshot in facts["snapshots"]:
         snapshot["observer"]["output"] = rows(keep=0)
     assert judged(facts)[0] is Verdict.PASS
+
+
+def test_the_curve_is_judged_where_it_ends() -> None:
+    settled = good("after")
+    settled["settling"] = [
+        settled["settling"][0],
+        {"seconds": 1.0, "used_bytes": [30 << 30] * 4},
+        settled["settling"][1],
+    ]
+    assert judged(settled)[0] is Verdict.PASS
 
 
 def test_every_rule_has_a_mutant() -> None:

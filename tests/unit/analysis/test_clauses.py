@@ -10,7 +10,7 @@ import pytest
 from pytest_laguna.analysis.clauses import Evidence, judge
 from pytest_laguna.evidence.journal import Event
 from pytest_laguna.verdict import Verdict, raise_verdict, worst
-from tests.sealed import good_events
+from tests.sealed import good_events, phase
 
 CLAUSES = [("first", "checks/test_first.py::test_first"), ("second", "checks/test_first.py::test_second")]
 EVENTS: list[tuple[Any, dict[str, Any]]] = [
@@ -68,6 +68,35 @@ def test_what_is_not_exercised_is_listed_and_proves_nothing() -> None:
     analysis = judge(CLAUSES, JOURNAL, Evidence(unexercised=listed, figures={"published": "exact_timing_stop"}))
     assert (analysis.verdict, analysis.unexercised) == (Verdict.PASS, listed)
     assert analysis.figures == {"published": "exact_timing_stop"}
+
+
+def test_a_phase_that_failed_for_no_cause_is_void() -> None:
+    name, failed = phase(CLAUSES[1][1], "call", outcome="failed", reason="because")
+    journal = [
+        event.model_copy(update={"data": failed})
+        if event.data.get("nodeid") == CLAUSES[1][1] and event.data.get("when") == "call"
+        else event
+        for event in JOURNAL
+    ]
+    assert name == "phase"
+    analysis = judge(CLAUSES, journal)
+    assert (analysis.verdict, analysis.reason) == (Verdict.VOID, "second: call: because")
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        ({}, Verdict.VOID),
+        ({"verdict": "FAIL"}, Verdict.FAIL),
+        ({"verdict": "NOT_PROVEN"}, Verdict.NOT_PROVEN),
+        ({"verdict": "STOP"}, Verdict.VOID),
+        ({"verdict": "PASS"}, Verdict.VOID),
+    ],
+)
+def test_a_problem_is_void_unless_it_says_what_else_it_is(said: dict[str, Any], verdict: Verdict) -> None:
+    problem = JOURNAL[-1].model_copy(update={"kind": "problem", "data": {"reason": "because", **said}})
+    analysis = judge(CLAUSES, [*JOURNAL[:-1], problem, JOURNAL[-1]])
+    assert (analysis.verdict, analysis.reason) == (verdict, "because")
 
 
 @pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.PASS])

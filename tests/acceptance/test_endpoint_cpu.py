@@ -31,7 +31,7 @@ from tests.runner import runner
 
 MODEL = "tiny-laguna"
 MODEL_TOKENS = 1024
-LAYERS = 48
+LAYERS = 8
 TOKENS = 24
 INTERPRETER = Path(sys.executable)
 TEXTS = {"words": "nova\n", "digits": "1, 2, 3, 4, 5, ", "letters": "a b c d e f "}
@@ -40,7 +40,8 @@ BOUNDS = leg.LegBounds(deadline_seconds=240.0, ready_seconds=180.0, row_seconds=
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> launch.TinyPair:
-    return runner().tiny_pair(tmp_path_factory.mktemp("tiny") / "pair", interpreter=INTERPRETER)
+    directory = tmp_path_factory.mktemp("tiny") / "pair"
+    return runner().tiny_pair(directory, interpreter=INTERPRETER, layers=LAYERS)
 
 
 def write_suite(path: Path, tokens: int) -> Path:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real vLLM on the CPU lane: the four arms on the tiny pair, and every planted defect caught."""
+"""Real vLLM on the CPU lane: the four arms on the tiny pair, and every planted defect caught.
+
+Eight layers show what 48 do; those are gate 1's, which ``test_gate1_real`` runs.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,14 @@ from tests.runner import runner
 
 TOKENS = 40
 INTERPRETER = Path(sys.executable)
-LAYERS = 48
+LAYERS = 8
 VERIFIED = 8
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> launch.TinyPair:
     directory = tmp_path_factory.mktemp("tiny") / "pair"
-    return runner().tiny_pair(directory, interpreter=INTERPRETER)
+    return runner().tiny_pair(directory, interpreter=INTERPRETER, layers=LAYERS)
 
 
 def request(pair: launch.TinyPair, arm: Arm, planted: Planted = Planted.NONE, **changes: Any) -> ArmRequest:
@@ -146,10 +149,10 @@ def check_kernel_and_allocations(control: ArmRecord, candidate: ArmRecord) -> No
         assert native[0] not in {mapped.path for mapped in stock.mapped}
 
 
-QUICK_LAYERS, SAMPLES, RANKS = 12, 5, 2
+SAMPLES, RANKS = 5, 2
 KINDS = [
     *("graph", "collective", "graph", "attention"),
-    *(["graph", "collective", "graph", "collective", "graph", "attention"] * (QUICK_LAYERS - 1)),
+    *(["graph", "collective", "graph", "collective", "graph", "attention"] * (LAYERS - 1)),
     *("graph", "collective", "graph", "collective", "graph"),
 ]
 
@@ -157,9 +160,7 @@ KINDS = [
 @pytest.mark.timeout(900)
 def test_both_graph_arms_on_two_ranks_break_at_collectives_and_are_profiled(tmp_path: Path) -> None:
     """Each rank captures the same order, times the same replays, and holds two KV heads of its own."""
-    pair = runner().tiny_pair(
-        tmp_path / "pair", interpreter=INTERPRETER, layers=QUICK_LAYERS, tensor_parallel_size=RANKS
-    )
+    pair = runner().tiny_pair(tmp_path / "pair", interpreter=INTERPRETER, layers=LAYERS, tensor_parallel_size=RANKS)
     asked: dict[str, Any] = {
         "tensor_parallel_size": RANKS,
         "collective_breaks": True,
@@ -182,8 +183,8 @@ def test_both_graph_arms_on_two_ranks_break_at_collectives_and_are_profiled(tmp_
             target = rank.graphs[0]
             assert (target.model, target.graphs, target.breaks) == (
                 "target",
-                3 * QUICK_LAYERS + 2,
-                3 * QUICK_LAYERS + 1,
+                3 * LAYERS + 2,
+                3 * LAYERS + 1,
             )
             assert target.order_sha256 == order
             check_profile(record, rank, tmp_path / record.request.arm.value / "profile")
@@ -192,7 +193,7 @@ def test_both_graph_arms_on_two_ranks_break_at_collectives_and_are_profiled(tmp_
     upstream = run(request(pair, Arm.GRAPH_CONTROL, **(asked | {"collective_breaks": False})), tmp_path / "upstream")
     assert upstream.token_sha256 == control.token_sha256
     for rank in upstream.ranks:
-        assert rank.graphs[0].kinds == {"graph": QUICK_LAYERS + 1, "attention": QUICK_LAYERS}
+        assert rank.graphs[0].kinds == {"graph": LAYERS + 1, "attention": LAYERS}
 
 
 def check_profile(record: ArmRecord, rank: RankReport, directory: Path) -> None:
@@ -203,12 +204,12 @@ def check_profile(record: ArmRecord, rank: RankReport, directory: Path) -> None:
     profile = read_model(path, ReplayProfile)
     assert (profile.rank, profile.world_size, profile.kinds) == (rank.rank, RANKS, KINDS)
     assert profile.descriptor == rank.graphs[0].descriptor
-    persistent = QUICK_LAYERS if record.request.arm is Arm.GRAPH_CANDIDATE else 0
+    persistent = LAYERS if record.request.arm is Arm.GRAPH_CANDIDATE else 0
     for sample in profile.samples:
         views = sample.views
         assert views is not None
-        assert (views.forward_calls, views.update_calls, views.update_ns) == (QUICK_LAYERS, 0, 0)
-        assert (views.incumbent_calls, views.persistent_calls) == (QUICK_LAYERS - persistent, persistent)
+        assert (views.forward_calls, views.update_calls, views.update_ns) == (LAYERS, 0, 0)
+        assert (views.incumbent_calls, views.persistent_calls) == (LAYERS - persistent, persistent)
         assert (views.persistent_hits, views.persistent_builds) == (persistent, 0)
         attention = [time for time, kind in zip(sample.segment_ns, KINDS, strict=True) if kind == "attention"]
         assert 0 < views.forward_ns < sum(attention)
@@ -216,7 +217,7 @@ def check_profile(record: ArmRecord, rank: RankReport, directory: Path) -> None:
         assert sum(sample.segment_ns) <= sample.loop_ns <= sample.host_ns
         assert sample.host_ns + sample.synchronize_ns <= sample.whole_ns
     # The replays that follow the last sample are watched, and no other pass is one: the prefill came before.
-    assert rank.attention.calls == QUICK_LAYERS * (record.acceptance.drafts - SAMPLES if record.acceptance else 0)
+    assert rank.attention.calls == LAYERS * (record.acceptance.drafts - SAMPLES if record.acceptance else 0)
 
 
 @pytest.mark.timeout(300)

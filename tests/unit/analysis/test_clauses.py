@@ -70,6 +70,23 @@ def test_what_is_not_exercised_is_listed_and_proves_nothing() -> None:
     assert analysis.figures == {"published": "exact_timing_stop"}
 
 
+def test_a_gate_without_a_clause_proves_nothing() -> None:
+    analysis = judge([], [JOURNAL[0], JOURNAL[-1]])
+    assert (analysis.verdict, analysis.reason) == (Verdict.NOT_PROVEN, "the gate has no clause")
+
+
+def test_a_clause_has_the_details_and_the_seconds_of_all_its_phases() -> None:
+    details = {"setup": "made", "call": "", "teardown": "unmade"}
+    journal = [
+        event.model_copy(update={"data": {**event.data, "detail": details[str(event.data["when"])], "seconds": 0.1111}})
+        if event.kind == "phase"
+        else event
+        for event in JOURNAL
+    ]
+    for clause in judge(CLAUSES, journal).clauses:
+        assert (clause.detail, clause.seconds) == ("made\nunmade", 0.333)
+
+
 def test_a_phase_that_failed_for_no_cause_is_void() -> None:
     name, failed = phase(CLAUSES[1][1], "call", outcome="failed", reason="because")
     journal = [

@@ -70,6 +70,18 @@ def test_an_effect_of_the_detectable_size_is_told_from_nothing_and_a_smaller_one
         assert (seen.interval[0] > 0) is told
 
 
+@pytest.mark.parametrize("count", range(8, 41))
+def test_the_interval_is_the_closest_that_the_confidence_allows(count: int) -> None:
+    values = list(range(count))
+    steps = next(steps for steps in range(count) if _exceeding(count, count, 0.5, steps) <= 0.025)
+    below, above = _places(count, count, 0.5, steps)
+    assert compare_percentile(values, values, 0.5, 0.95).interval == (below - above, above - below)
+
+
+def test_little_confidence_needs_no_step() -> None:
+    assert compare_percentile(range(30), range(30), 0.5, 0.01).interval == (-1, 1)
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_few_values_bound_nothing(count: int) -> None:
     seen = compare_percentile(list(range(count)), list(range(count)), 0.5, 0.95)

@@ -139,6 +139,7 @@ LAYER = f"{PROOF}layers|model.layers.0.self_attn.attn|"
 
 MUTANTS: list[tuple[str, str, Callable[[Record, Record], None], str]] = [
     ("arms-named", "arm", _set("candidate", "request|arm", "graph-control"), "expected graph-control and graph-cand"),
+    ("arms-named", "control", _set("control", "request|arm", "eager"), "arms eager and graph-candidate; expected"),
     ("arms-named", "planted", _set("candidate", "request|planted", "wrong-offset"), "carries the planted defect"),
     ("same-request", "prompt", _set("candidate", "request|prompt", "other"), "request: prompt is"),
     ("same-request", "target", _set("control", "request|target", "/other"), "request: target is"),

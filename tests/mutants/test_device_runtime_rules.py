@@ -120,6 +120,14 @@ def test_the_mutant_is_caught_by_its_rule(rule: str, change: Change, verdict: Ve
     assert "\n" not in finding[1]
 
 
+def test_what_has_no_part_of_an_xpu_is_not_judged_and_proves_nothing() -> None:
+    values = good()
+    engine._at("identity|engine|runtime", None)(values)
+    assert {name: rule(case(values, "cpu")) for name, rule in RUNTIME_RULES.items()} == dict.fromkeys(
+        RUNTIME_RULES, (None, "not applicable: no part of it is an XPU's")
+    )
+
+
 def test_what_is_missing_alone_is_all_that_is_told() -> None:
     values = good()
     engine._at(f"{RUNTIME}closure|absent", [GONE])(values)

@@ -217,6 +217,13 @@ def test_the_other_idle_form_passes_too() -> None:
     assert judged(facts)[0] is Verdict.PASS
 
 
+def test_looks_may_be_less_than_a_second_apart() -> None:
+    record = good()
+    _set("2026-07-26T21:43:24.553676+00:00", *LOOK, "utc")(record)
+    assert record["snapshots"][4]["utc"] < record["snapshots"][5]["utc"]
+    assert judged(record)[0] is Verdict.PASS
+
+
 def test_the_curve_is_judged_where_it_ends() -> None:
     settled = good("after")
     settled["settling"] = [

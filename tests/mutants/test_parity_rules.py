@@ -164,6 +164,14 @@ MUTANTS: list[tuple[str, str, Lane, Change, Verdict, str]] = [
         "attention is called in and served by ('pytest_laguna",
     ),
     ("kernel-of-lane", "served", "cuda", change("kernels|served_by|module", XPU_MODULE), Verdict.VOID, XPU_MODULE),
+    (
+        "kernel-of-lane",
+        "served by another",
+        "cpu",
+        change("kernels|served_by|module", "other"),
+        Verdict.VOID,
+        "; expected ('",
+    ),
     ("kernel-of-lane", "update", "cpu", lose("kernels|functions|1"), Verdict.VOID, "nothing is recorded of the kernel"),
     (
         "compiled-extension",
@@ -260,6 +268,7 @@ MUTANTS: list[tuple[str, str, Lane, Change, Verdict, str]] = [
         "card 1: full off: flag, backend, class ('0', 'vllm",
     ),
     ("off-is-stock", "flag", "cpu", change("off|flag", "1"), Verdict.FAIL, "class ('1', 'vllm"),
+    ("off-is-stock", "flag told", "cpu", change("off|flag", "1"), Verdict.FAIL, "; expected ('0', 'vllm"),
     (
         "off-is-stock",
         "state",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.review import RULES, Running, judge_review
+from pytest_laguna.analysis.review import RULES, Running, judge_review, needs_review
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.review import FrozenCampaign, Review, Reviewed
 from pytest_laguna.evidence.schemas import Identity
@@ -133,3 +133,9 @@ def test_a_record_binds_every_file_that_it_names() -> None:
         other = FROZEN.model_copy(update={name: {"other.py": "9" * 64}})
         verdict, told = judge_review(dataclasses.replace(GOOD, frozen=other), NOT_YET)
         assert (verdict, told.startswith("review-of-frozen: ")) == (Verdict.NOT_PROVEN, True)
+
+
+@pytest.mark.parametrize("gate", [1, 2, 3])
+@pytest.mark.parametrize("lane", ["cpu", "cuda", "xpu"])
+def test_only_the_diagnostic_on_devices_needs_a_review(gate: int, lane: str) -> None:
+    assert needs_review(gate, lane) is (gate == 2 and lane in {"cuda", "xpu"})

@@ -158,6 +158,14 @@ def test_quantile_and_cumulative_are_inverse(probability: float, freedom: int) -
     assert statistics.t_cumulative(statistics.t_quantile(probability, freedom), freedom) == pytest.approx(probability)
 
 
+@pytest.mark.parametrize(("probability", "freedom"), [(0.0, 3), (1.0, 3), (1.5, 3), (0.5, 0)])
+def test_a_quantile_that_there_is_not_is_refused(probability: float, freedom: int) -> None:
+    with pytest.raises(
+        ValueError, match=rf"probability {probability}, {freedom} degrees of freedom; expected 0 < p < 1"
+    ):
+        statistics.t_quantile(probability, freedom)
+
+
 def test_the_median_of_t_is_zero() -> None:
     assert statistics.t_quantile(0.5, 3) == 0.0
 
@@ -209,6 +217,7 @@ def test_linear_percentile() -> None:
     assert statistics.linear_percentile([5.0, 1.0, 3.0, 2.0, 4.0], 0.1) == pytest.approx(1.4)
     assert statistics.linear_percentile([7.0], 0.9) == 7.0
     assert statistics.linear_percentile([1.0, 2.0], 1.0) == 2.0
+    assert statistics.linear_percentile([1.0, 2.0], 0.0) == 1.0
     assert statistics.linear_percentile([float(n) for n in range(31)], 0.9) == 27.0
 
 

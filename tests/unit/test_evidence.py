@@ -399,6 +399,22 @@ def test_the_manifest_lists_everything_but_itself_and_the_receipt(tmp_path: Path
     assert root.difference(doubled, manifest) == "manifest.json: lists an entry twice or out of order"
 
 
+def test_an_attempt_is_hashed_on_all_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = len(os.sched_getaffinity(0))
+    meeting = threading.Barrier(cores, timeout=60)
+    sha256_file = files.sha256_file
+
+    def meet_and_hash(path: Path) -> str:
+        meeting.wait()
+        return sha256_file(path)
+
+    for number in range(cores):
+        (tmp_path / f"{number:03d}").write_bytes(bytes([number]))
+    monkeypatch.setattr(files, "sha256_file", meet_and_hash)
+    digests = [entry.sha256 for entry in root.take_tree(tmp_path).entries]
+    assert digests == [files.sha256_bytes(bytes([number])) for number in range(cores)]
+
+
 def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "\udcff").write_bytes(b"")
     with pytest.raises(UnusableEvidenceError, match="its name is not UTF-8"):

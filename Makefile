@@ -2,6 +2,7 @@
 # make gates   the gates on the cpu lane, then their verdicts    make test   lint, types and the test suite
 # make lock    new versions into requirements/                   make clean  everything that these leave behind
 # make test-legacy   the candidate's contract on the legacy Intel stack, whose torch is large
+# make mutation      whether the tests refute changes of what judges; hours, see docs/mutation-testing.md
 
 PYTHON ?= python3
 # More for pip, such as --extra-index-url for PyTorch's CPU wheel index (see requirements/cpu.txt).
@@ -14,7 +15,7 @@ VLLM_SOURCES := wheels/vllm-0.26.0 wheels/vllm-0.33.0
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: gates test test-legacy static vllm-sources lock clean
+.PHONY: gates test test-legacy mutation static vllm-sources lock clean
 .DELETE_ON_ERROR:
 
 # A gate that does not pass ends the run; make prints its exit code and,
@@ -49,6 +50,22 @@ test-legacy: $(LEGACY)/packages.stamp | wheels/vllm-0.33.0
 $(LEGACY)/packages.stamp: requirements/legacy.in
 	$(PYTHON) -m venv --clear $(LEGACY)
 	$(LEGACY)/bin/python -m pip install -q $(PIP_OPTIONS) -r requirements/legacy.in
+	@touch $@
+
+# mutmut and what makes its changes lie beside the environment, which stays the locked one.
+MUTATED := laguna_kv analysis evidence
+MUTMUT := build/mutation
+
+mutation: $(PROJECT) $(MUTMUT)/packages.stamp
+	@status=0; \
+	for package in $(MUTATED); do \
+	  PYTHONPATH=$(MUTMUT) OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE \
+	  $(BIN)/python -m tools.mutation $$package --fates=$(MUTMUT)/$$package.jsonl || status=1; \
+	done; \
+	exit $$status
+
+$(MUTMUT)/packages.stamp: requirements/mutation.in | $(PROJECT)
+	$(BIN)/python -m pip install -q --no-deps --target $(MUTMUT) $(PIP_OPTIONS) -r requirements/mutation.in
 	@touch $@
 
 static: $(PROJECT)

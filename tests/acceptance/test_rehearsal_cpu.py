@@ -59,7 +59,7 @@ class RehearsedProject(DiagnosticProject):
     timeout = 1800
 
     def __init__(self, directory: Path, *, gates: list[int], **changed: str) -> None:
-        super().__init__(directory)
+        super().__init__(directory, completion_tokens="64")
         for name in ("test_gate1_rehearsal.py", "test_gate1_null.py"):
             (directory / "gates" / name).write_text((ROOT / "gates" / name).read_text())
         text = (directory / "campaign.toml").read_text().replace("lanes.cpu", "lanes.cuda")
@@ -71,7 +71,7 @@ class RehearsedProject(DiagnosticProject):
             text = re.sub(r"\[clauses\.3\].*", "", text, flags=re.DOTALL)
             text = re.sub(r"\nprotocol = \"laguna.*?\"", "", text)
             text = text.replace("gates = [1, 2, 3]", "gates = [1, 2]")
-        for key, value in ({"completion_tokens": "64", "samples": "4"} | changed).items():
+        for key, value in changed.items():
             text = re.sub(rf"(?<![\w-]){key} = [^,\n ]+", f"{key} = {value}", text)
         self.campaign(text)
 
@@ -128,13 +128,41 @@ def test_control_against_control_is_judged_again_from_its_files(passed: Rehearse
     ), gates
 
 
+def _told(project: RehearsedProject) -> tuple[str, dict[str, str]]:
+    """The reason of gate 1, and that of each clause."""
+    analysis = json.loads((project.attempt() / "analysis.json").read_bytes())
+    return analysis["reason"], {clause["clause"]: clause["reason"] for clause in analysis["clauses"]}
+
+
 def test_what_would_fail_on_the_card_fails_gate_1(tmp_path: Path) -> None:
-    """More replays are wanted than a generation of this length has: the harness's own fault, before any card."""
+    """More replays are wanted than a generation of this length has: the harness's own fault, before any card.
+
+    The headline names rehearsed gate, clause, rule and fact, and nothing is built upon what failed.
+    """
     project = RehearsedProject(tmp_path, gates=[1, 2], completion_tokens="16", samples="16")
     result = project.gate(1, "--device=cuda")
     assert result.returncode not in {0, 4}, result.stdout
-    assert "gate 2 of the rehearsal is " in result.stdout
+    headline, reasons = _told(project)
+    rule = (
+        "sole-treatment: call: NotProvenError: arguments-equal: graph-control rank 0: signatures of 0 layers; expected"
+    )
+    found = f"gate 2 of the rehearsal is NOT_PROVEN: {rule} 8"
+    assert headline.startswith(f"rehearsal: call: NotProvenError: {found}"), headline
+    assert f"gate 1: NOT_PROVEN: {headline}" in result.stdout
+    for clause in ("null-exact", "null-timing"):
+        assert reasons[clause].startswith(f"call: NotProvenError: did not run: {found}"), reasons
+    left = {path.name for path in (project.attempt() / "evidence").iterdir()}
+    assert left.isdisjoint({rehearsal.NULL_DIRECTORY, rehearsal.STARTS_DIRECTORY})
     assert project.gate(2, "--device=cuda").returncode == 4
+
+
+def test_a_session_that_gives_no_verdict_is_told_with_how_it_ended(tmp_path: Path) -> None:
+    project = RehearsedProject(tmp_path, gates=[1, 2], seconds="0.5")
+    result = project.gate(1, "--device=cuda")
+    assert result.returncode == 23, result.stdout
+    headline, _ = _told(project)
+    assert headline.startswith("rehearsal: call: NotProvenError: gate 1 of the rehearsal "), headline
+    assert re.search(r" \(deadline, .* after \d+\.\d s", headline), headline
 
 
 def test_on_the_cpu_lane_nothing_runs_twice(tmp_path: Path) -> None:

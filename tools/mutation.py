@@ -75,7 +75,6 @@ PACKAGES: Mapping[str, Package] = {
             "tests/mutants",
             "--ignore=tests/unit/analysis/test_benchmark.py",
             "--ignore=tests/mutants/test_fuzzed_roots.py",
-            "--ignore=tests/mutants/test_session_rules.py",
             "--ignore=tests/mutants/test_verification_rules.py",
         ],
     ),

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pytest_laguna.analysis.hung_ranks import hung_ranks
 from pytest_laguna.analysis.process import judge_cleanliness
 from pytest_laguna.attempt import Attempt
 from pytest_laguna.campaign import Bounds
@@ -20,6 +21,7 @@ from pytest_laguna.evidence.arm_record import ArmRecord, ArmRequest
 from pytest_laguna.evidence.card_masks import showing
 from pytest_laguna.evidence.parity import PacketRecord, PacketRequest
 from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.rank_stacks import read_stacks
 from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine import descent, process
 from pytest_laguna.machine.cards import Card
@@ -188,9 +190,15 @@ class ArmRunner:
         return dataclasses.replace(self, cards=showing(card.lane, [card]), cores=self.held.cores([card]))
 
     def arm(self, request: ArmRequest, directory: Path, *, interpreter: Path) -> ArmRecord:
-        """Run one arm and read its record; raises what ``launch.run_arm`` raises."""
+        """Run one arm and read its record; raises what ``launch.run_arm`` raises, naming a rank that hung."""
         deadline = self.bounds.deadline_seconds
-        return launch.run_arm(request, directory, interpreter=interpreter, deadline_seconds=deadline, run=self)
+        try:
+            return launch.run_arm(request, directory, interpreter=interpreter, deadline_seconds=deadline, run=self)
+        except launch.ArmFailedError as error:
+            hung = hung_ranks(read_stacks(directory), request.tensor_parallel_size)
+            if hung is None:
+                raise
+            raise launch.ArmFailedError(f"{error}; {hung}") from error
 
     def packet(self, request: PacketRequest, directory: Path, *, interpreter: Path) -> PacketRecord:
         """Run one parity packet and read its record; raises what ``launch.run_packet`` raises."""

@@ -15,11 +15,14 @@ from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.parity import CANDIDATE, STOCK
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, CapturedGraph, Planted, RankReport
 from pytest_laguna.evidence.candidate_proof import CandidateProof
+from pytest_laguna.evidence.rank_files import STACKS_BEFORE
 from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.verdict import Verdict
 
-ARM_LOCAL_VARIABLES = frozenset({"LAGUNA_LEASE", "VLLM_DIST_IDENT", "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME"})
-"""The token of the lease, and the names that vLLM draws at random for a process."""
+ARM_LOCAL_VARIABLES = frozenset({
+    "LAGUNA_LEASE", STACKS_BEFORE, "VLLM_DIST_IDENT", "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME",
+})  # fmt: skip
+"""The token of the lease, when the arm is ended, and the names that vLLM draws at random for a process."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 
-from pytest_laguna.analysis import arm_pair, each_arm
+from pytest_laguna.analysis import arm_pair, each_arm, rank_rules
 from pytest_laguna.analysis.diagnostic_case import SPECULATING_ARMS, Case, Rule
 from pytest_laguna.analysis.findings import RuleFinding, reported
 from pytest_laguna.evidence.arm_record import Acceptance, Arm
@@ -180,6 +180,7 @@ def accepted_by_position(case: Case) -> RuleFinding:
 ARMS_FRESH: Mapping[str, Rule] = {
     "nothing-unexpected": nothing_unexpected,
     "ended-clean": each_arm.ended_clean,
+    "ranks-answered": rank_rules.ranks_answered,
     "as-asked": as_asked,
     "same-models-and-prompt": each_arm.same_models_and_prompt,
     "models-planned": models_planned,
@@ -192,6 +193,7 @@ ARMS_FRESH: Mapping[str, Rule] = {
 
 TOKENS_IDENTICAL: Mapping[str, Rule] = {
     "required-pairs": required_pairs,
+    "ranks-sampled-alike": rank_rules.ranks_sampled_alike,
     "attention-equal": attention_equal,
     "other-pairs": other_pairs,
 }

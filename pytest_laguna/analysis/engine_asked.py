@@ -70,7 +70,7 @@ def _resolved(arguments: Mapping[str, Any]) -> dict[str, object]:
 def environment_as_asked(case: AnyCase) -> RuleFinding:
     """Rule ``environment-as-asked``: each arm began with the variables of its request, and with no others that decide.
 
-    Where things are, and which cards are seen under which lease, follows from the run.
+    Where things are, which cards are seen under which lease, and when ranks say where they are follows from the run.
     """
     return judge_environments(case, frozenset())
 
@@ -82,7 +82,7 @@ def judge_environments(case: AnyCase, elsewhere: AbstractSet[str]) -> RuleFindin
         case: the campaign's.
         elsewhere: names of variables that other rules judge.
     """
-    aside = arm_settings.PLACES | arm_settings.LEASE | elsewhere
+    aside = arm_settings.PLACES | arm_settings.LEASE | arm_settings.STACKS | elsewhere
     for arm, record in case.records():
         seen = record.environment
         own = Path(seen.get("HOME", "")).parent  # the arm's own directory

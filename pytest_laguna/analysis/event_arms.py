@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from pytest_laguna.analysis import each_arm, engine_asked, surroundings
+from pytest_laguna.analysis import each_arm, engine_asked, rank_rules, surroundings
 from pytest_laguna.analysis.engine_identity import IDENTITY_RULES
 from pytest_laguna.analysis.event_case import EventCase, EventRule
 from pytest_laguna.analysis.findings import RuleFinding
@@ -112,6 +112,7 @@ ARM_RULES: Mapping[str, Mapping[str, EventRule]] = {
     "arms-fresh": {
         "nothing-unexpected": nothing_unexpected,
         "ended-clean": each_arm.ended_clean,
+        "ranks-answered": rank_rules.ranks_answered,
         "as-asked": as_asked,
         "same-models-and-prompt": each_arm.same_models_and_prompt,
         "models-planned": models_planned,
@@ -123,7 +124,7 @@ ARM_RULES: Mapping[str, Mapping[str, EventRule]] = {
         "environment-as-asked": engine_asked.environment_as_asked,
     },
     "cache-cold": each_arm.CACHE_COLD,
-    "tokens-identical": {"equal-teacher": equal_teacher},
+    "tokens-identical": {"equal-teacher": equal_teacher, "ranks-sampled-alike": rank_rules.ranks_sampled_alike},
     "topology-unchanged": {"plan-derived": plan_derived, "graphs-frozen": graphs_frozen},
     "closure-bound": {"closure-bound": closure_bound, "generations-counted": generations_counted},
 }

@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from pytest_laguna.evidence import files
+from pytest_laguna.evidence import files, rank_stacks
 from pytest_laguna.evidence.arm_record import (
     Acceptance,
     ArmRecord,
@@ -89,6 +89,8 @@ def run(request: ArmRequest, directory: Path) -> ArmRecord:
     prompt_token_ids = output.prompt_token_ids or []
     cached_tokens: Any = output.num_cached_tokens
     token_ids = [int(token) for token in completion.token_ids]
+    reports = [RankReport.model_validate(report) for report in engine.collective_rpc("laguna_report")]
+    rank_stacks.remove_unwritten(directory)
     return ArmRecord(
         request=request,
         token_ids=token_ids,
@@ -101,10 +103,7 @@ def run(request: ArmRequest, directory: Path) -> ArmRecord:
         generation_seconds=done - ready,
         start_seconds=ready - started,
         acceptance=_acceptance(engine) if request.arm.speculates else None,
-        ranks=sorted(
-            (RankReport.model_validate(report) for report in engine.collective_rpc("laguna_report")),
-            key=lambda report: report.rank,
-        ),
+        ranks=sorted(reports, key=lambda report: report.rank),
         versions=_versions(),
         configuration={"arguments": arguments, "resolved": _resolved(engine.llm_engine.vllm_config)},
         environment=environment,

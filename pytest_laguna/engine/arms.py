@@ -8,9 +8,11 @@ from pytest_laguna.evidence.arm_settings import (
     LEASE,
     PLACES,
     SEED,
+    STACKS,
     VERIFIED_TOKENS,
     engine_arguments,
     environment,
+    last_stacks,
     profile,
     profile_root,
 )
@@ -21,9 +23,11 @@ __all__ = [
     "LEASE",
     "PLACES",
     "SEED",
+    "STACKS",
     "VERIFIED_TOKENS",
     "engine_arguments",
     "environment",
+    "last_stacks",
     "profile",
     "profile_root",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -135,6 +136,7 @@ def run_arm(
     if arms.profile(request, directory):
         arms.profile_root(directory).mkdir(mode=files.PRIVATE_DIRECTORY)
     variables = arms.environment(request) | arms.profile(request, directory)
+    variables |= arms.last_stacks(directory, time.monotonic() + deadline_seconds)
     program = _Program("pytest_laguna.engine.arm", f"arm {request.arm}", interpreter, variables, deadline_seconds)
     record = program.ask(request, ArmRecord, directory, run)
     _require_answer(record.request, request, directory)

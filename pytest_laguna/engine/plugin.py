@@ -56,6 +56,7 @@ def register() -> None:
 
         break_at_collectives()
     _plant()
+    _write_last_stacks()
     _report_states(lane)
 
 
@@ -76,6 +77,15 @@ def _report_states(lane: str) -> None:
         from .rank_state import report_from_now_on  # noqa: PLC0415 - imports vLLM
 
         after_start_up(lane, lambda worker: report_from_now_on(worker, Path(directory), pipes))
+
+
+def _write_last_stacks() -> None:
+    """Have each rank of an arm write where it is before the arm is ended, where its launcher wants to know."""
+    if rank_files.STACKS in os.environ:
+        from .compat.start_up import before_start_up  # noqa: PLC0415 - imports vLLM
+        from .last_stack import write_before_the_end  # noqa: PLC0415 - most vLLM processes are none of ours
+
+        before_start_up(write_before_the_end)
 
 
 def _plant() -> None:

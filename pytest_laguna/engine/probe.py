@@ -24,10 +24,12 @@ from .arms import VERIFIED_TOKENS
 from .attention_watch import AttentionWatch
 from .captures import captured_graphs
 from .compat import introspection, replay
+from .compat.sampled_tokens import SampledTokens
 from .event_fitness import FitnessProfiler
 from .event_profile import EventProfiler, Subject
 from .event_settings import EventSettings
 from .event_sparse import SparseProfiler
+from .last_stack import LastStack
 from .profile_directory import ProfileDirectory, ProfileSettings
 from .replay_profile import ReplayProfiler
 from .timeline import timeline
@@ -42,6 +44,8 @@ class RankProbe:
     laguna_allocations: ReplayAllocations | None = None
     laguna_profiler: ReplayProfiler | None = None
     laguna_events: EventProfiler | FitnessProfiler | SparseProfiler | None = None
+    laguna_last_stack: LastStack | None = None
+    laguna_sampled: SampledTokens
     laguna_hooks: contextlib.ExitStack
     rank: int
     model_runner: Any
@@ -54,6 +58,8 @@ class RankProbe:
         if self.laguna_begun:
             raise RuntimeError("laguna_begin was called twice; the generation would be observed twice")
         self.laguna_begun = True
+        self.laguna_step()
+        self.laguna_sampled = SampledTokens(self, self.laguna_step)
         settings, events = profile_directory.settings_from(os.environ), event_settings.settings_from(os.environ)
         if settings is not None:
             self.laguna_profiler = _profiler(self, settings)
@@ -63,6 +69,11 @@ class RankProbe:
             self.laguna_events.start(self.laguna_start_watch)
         else:
             self.laguna_start_watch()
+
+    def laguna_step(self) -> None:
+        """Note that the rank goes on; where it would not, it is to say where it is."""
+        if self.laguna_last_stack is not None:
+            self.laguna_last_stack.step()
 
     def laguna_start_watch(self) -> None:
         """Watch the target's attention, and count what its replays allocate, from now on."""
@@ -91,6 +102,7 @@ class RankProbe:
             allocations=self.laguna_allocations.counts if self.laguna_allocations else [],
             profile=_profiled(self.laguna_profiler),
             event_profile=_event_profiled(self.laguna_events),
+            sampled_token_ids=self.laguna_sampled.token_ids(),
             mapped=process_facts.mapped_files(),
             candidate=describe_worker(self),
         )

@@ -54,7 +54,7 @@ def require_environment(expected: Mapping[str, str]) -> dict[str, str]:
         RuntimeError: one of them has another value, or one is there that decides something and is not among them.
     """
     seen = dict(sorted(os.environ.items()))
-    for name in sorted((seen.keys() | expected.keys()) - arms.PLACES - arms.LEASE):
+    for name in sorted((seen.keys() | expected.keys()) - arms.PLACES - arms.LEASE - arms.STACKS):
         if seen.get(name) != expected.get(name):
             message = (
                 f"{name} is {seen.get(name)!r} in the environment, expected {expected.get(name)!r}; "

@@ -324,6 +324,7 @@ class RankReport(Schema):
             allocator, and on a CPU of operations that returned new memory. Empty without graphs.
         profile: None where none was asked for.
         event_profile: None where none was asked for.
+        sampled_token_ids: that it sampled itself, of every step; the last may yield more than the length allows.
         mapped: every file mapped as executable when the generation was over, in the order of their paths.
         candidate: the candidate's own proof: the classes that serve attention, and what became of each layer's views.
     """
@@ -340,6 +341,7 @@ class RankReport(Schema):
     allocations: list[Count]
     profile: ProfileReport | None
     event_profile: EventReport | None
+    sampled_token_ids: list[Count]
     mapped: Annotated[list[MappedFile], pydantic.Field(min_length=1)]
     candidate: dict[str, pydantic.JsonValue]
 

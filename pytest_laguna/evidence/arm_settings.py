@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pytest_laguna.evidence import rank_files
 from pytest_laguna.evidence.arm_record import DRAFT_TOKENS, ArmRequest
 from pytest_laguna.evidence.card_masks import MASK, ORDER
 
@@ -40,6 +41,9 @@ PLACES = frozenset({
 LEASE = frozenset({"LAGUNA_LEASE", *MASK.values(), *(name for name, _ in ORDER.values())})
 """The variables of the lease that it runs under: the token, and which cards it sees."""
 
+STACKS = frozenset({rank_files.STACKS, rank_files.STACKS_BEFORE})
+"""The variables that say when its ranks are to write where they are, and where to: they decide nothing either."""
+
 
 def profile_root(directory: Path) -> Path:
     """Where an arm's ranks write their profiles: made by the launcher, mode 0700."""
@@ -69,6 +73,16 @@ def profile(request: ArmRequest, directory: Path) -> dict[str, str]:
         REPLAY_ROOT: str(profile_root(directory)),
         REPLAY_SAMPLES: str(request.profile_samples),
     }
+
+
+def last_stacks(directory: Path, before: float) -> dict[str, str]:
+    """The variables by which each rank writes where it is before its arm is ended.
+
+    Args:
+        directory: the arm's own, an absolute path.
+        before: when it will be, in seconds of the host's monotonic clock.
+    """
+    return {rank_files.STACKS: str(directory), rank_files.STACKS_BEFORE: repr(before)}
 
 
 def environment(request: ArmRequest) -> dict[str, str]:

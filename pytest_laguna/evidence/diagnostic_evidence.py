@@ -37,6 +37,31 @@ class Missing:
     told: bool = False
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frame:
+    """One call of a rank's, as Python's fault handler writes it.
+
+    Attributes:
+        file: path of its source.
+        line: its number; ``???`` where the handler did not know it.
+        function: its name.
+    """
+
+    file: str
+    line: str
+    function: str
+
+    def __str__(self) -> str:
+        *_, where = self.file.rpartition("site-packages/")
+        return f"{self.function} ({where}, line {self.line})"
+
+
+Stack: TypeAlias = tuple[Frame, ...]
+"""The calls that a rank's main thread was in, the innermost first."""
+
+Stacks: TypeAlias = Mapping[int, Stack | Missing]
+"""By rank; of one whose text cannot be used, why. A rank that wrote nothing is not in it."""
+
 Profiles: TypeAlias = Mapping[str, Callable[[], RankProfile]]
 """By file name what reads it, from the start at every call, so that one file at a time is in memory.
 
@@ -54,6 +79,7 @@ class RunEvidence(Generic[Request_co, Record_co]):
         process: how it ended.
         idle: its cards afterwards.
         host: around it.
+        stacks: where its ranks were before it was ended.
     """
 
     request: Request_co | Missing
@@ -61,6 +87,7 @@ class RunEvidence(Generic[Request_co, Record_co]):
     process: ProcessRecord | Missing
     idle: IdleRecord | Missing
     host: HostAudit | Missing
+    stacks: Stacks
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

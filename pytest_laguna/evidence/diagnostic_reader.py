@@ -19,6 +19,7 @@ from pytest_laguna.evidence.idle import IdleRecord
 from pytest_laguna.evidence.parity import PacketRecord, PacketRequest
 from pytest_laguna.evidence.process_record import ProcessRecord
 from pytest_laguna.evidence.profile_file import read_profile
+from pytest_laguna.evidence.rank_stacks import read_stacks
 from pytest_laguna.evidence.replay_profile import RankProfile
 from pytest_laguna.evidence.schemas import Model, Schema, read_model
 from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
@@ -88,6 +89,7 @@ def read_run(directory: Path, place: str, request: type[Request], record: type[R
         process=read_piece(directory, f"{place}/process.json", ProcessRecord),
         idle=read_piece(directory, f"{place}/{IDLE}", IdleRecord),
         host=read_piece(directory, f"{place}/host.json", HostAudit),
+        stacks=read_stacks(directory / place),
     )
 
 

@@ -22,6 +22,7 @@ from pytest_laguna.evidence.event_evidence import EventEvidence
 from pytest_laguna.evidence.event_profile import EventFitness, EventProfile
 from pytest_laguna.evidence.event_sparse import SparseProfile
 from pytest_laguna.evidence.idle import IdleRecord
+from pytest_laguna.evidence.rank_stacks import stack_files
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import UnusableEvidenceError
 
@@ -80,6 +81,7 @@ def _bound(directory: Path) -> Iterator[str]:
     yield from _BOUND
     for arm in CONFIGURATION:
         yield from (f"{ARMS}/{arm}/{name}" for name in _BOUND_OF_ARM)
+        yield from (f"{ARMS}/{arm}/{path.name}" for path in stack_files(directory / ARMS / arm))
         profiles = f"{ARMS}/{arm}/{PROFILE}"
         yield from (f"{profiles}/{name}" for name in names_in(directory / profiles))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names by which a leg and the ranks of its server find each other's files."""
+"""The names by which whoever starts an engine and the engine's ranks find each other's files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ VARIABLE = "LAGUNA_RANK_STATES"
 """The directory in which each rank of a server leaves its states: part of the leg's evidence."""
 PIPES = "LAGUNA_RANK_PIPES"
 """The directory of the ranks' pipes: outside the evidence, which is regular files however a leg ends."""
+
+STACKS = "LAGUNA_RANK_STACKS"
+"""The directory in which each rank of an arm writes where it is before the arm is ended: the arm's own."""
+STACKS_BEFORE = "LAGUNA_RANK_STACKS_BEFORE"
+"""When that will be, in seconds of the host's monotonic clock."""
 
 
 def state_name(rank: int, moment: str) -> str:
@@ -17,3 +22,8 @@ def state_name(rank: int, moment: str) -> str:
 def pipe_name(rank: int) -> str:
     """The pipe whose opening asks a rank for its state after the suite."""
     return f"rank-{rank}.ask"
+
+
+def stack_name(rank: int) -> str:
+    """The file in which a rank writes where it is."""
+    return f"rank-{rank}-stack.txt"

@@ -42,11 +42,13 @@ def in_all_arms(path: str, value: Any) -> Change:
 
 
 def tokens(record: str, edit: Any) -> Change:
-    """Other tokens, with their own digest."""
+    """Other tokens, with their own digest, on every rank."""
 
     def change(tree: root.Tree) -> None:
         edit(tree[record]["token_ids"])
         tree[record]["token_sha256"] = token_digest(tree[record]["token_ids"])
+        for report in tree[record]["ranks"]:
+            report["sampled_token_ids"] = list(tree[record]["token_ids"])
 
     return change
 
@@ -496,6 +498,13 @@ ARMS: list[Mutant] = [
         "differ in text though not",
     ),
     ("tokens-identical/required-pairs", "no pair", at("plan.json", "identical", []), "NOT_PROVEN", "requires no pair"),
+    (
+        "tokens-identical/ranks-sampled-alike",
+        "a token of one rank",
+        at(CANDIDATE, "ranks|1|sampled_token_ids|7", 1),
+        "FAIL",
+        "graph-candidate rank 1: sampled 1 as token 7; expected ",
+    ),
     (
         "tokens-identical/attention-equal",
         "digest",
@@ -1218,8 +1227,10 @@ IDENTITY: list[Mutant] = [
 
 MUTANTS = [*IDENTITY, *SURROUNDINGS, *ARMS, *GRAPHS, *PACKETS, *REPLAYS, *TIMING]
 
-TESTED_ELSEWHERE = {f"identity-exact/{name}" for name in IDENTITY_RULES} | {
-    f"parity-packets/{name}" for name in parity.RULES
+TESTED_ELSEWHERE = {
+    "arms-fresh/ranks-answered",
+    *(f"identity-exact/{name}" for name in IDENTITY_RULES),
+    *(f"parity-packets/{name}" for name in parity.RULES),
 }
 """Each has its mutant in a file of its own; that they are asked at all is seen here."""
 

@@ -30,11 +30,13 @@ def of_request(arm: str, field: str, value: Any) -> Change:
 
 
 def tokens(record: str, edit: Any) -> Change:
-    """Other tokens, with their own digest."""
+    """Other tokens, with their own digest, on every rank."""
 
     def change(tree: root.Tree) -> None:
         edit(tree[record]["token_ids"])
         tree[record]["token_sha256"] = token_digest(tree[record]["token_ids"])
+        for report in tree[record]["ranks"]:
+            report["sampled_token_ids"] = list(tree[record]["token_ids"])
 
     return change
 
@@ -460,4 +462,5 @@ def test_nothing_at_all_is_not_proven(tmp_path: Path) -> None:
 def test_every_rule_has_a_mutant() -> None:
     ours = {f"{clause}/{rule}" for clause, rules in RULES.items() for rule in rules}
     elsewhere = {f"identity-exact/{rule}" for rule in IDENTITY_RULES} | {f"host-within-limits/{r}" for r in HOST_RULES}
+    elsewhere |= {"arms-fresh/ranks-answered", "tokens-identical/ranks-sampled-alike"}  # test_rank_rules.py
     assert ours - elsewhere - NEVER_ALONE == {mutant[0] for mutant in (*MUTANTS, *TRIAL_MUTANTS)}

@@ -33,6 +33,7 @@ from tests.mutants import (
     test_machine_rules,
     test_parity_rules,
     test_process_rules,
+    test_rank_rules,
     test_review_rules,
     test_session_rules,
 )
@@ -66,6 +67,7 @@ MUTATED_IN: Mapping[str, ModuleType] = {
     "packets": test_diagnostic_rules,
     "parity": test_parity_rules,
     "process": test_process_rules,
+    "rank_rules": test_rank_rules,
     "replay_rules": test_diagnostic_rules,
     "review": test_review_rules,
     "surroundings": test_diagnostic_rules,

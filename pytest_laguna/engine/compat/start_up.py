@@ -1,11 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a worker's start-up, on any lane. Names seen in vLLM 0.26.0, 0.32.0 and 0.33.0."""
+"""Both ends of a worker's start-up, on any lane. Names seen in vLLM 0.26.0, 0.32.0 and 0.33.0."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from typing import Any
+
+
+def before_start_up(act: Callable[[Any, int], None]) -> None:
+    """Call a function with each worker of this process, and its rank, before it takes its device.
+
+    Args:
+        act: what is called; what it raises ends the start-up.
+    """
+    from vllm.v1.worker.worker_base import WorkerWrapperBase  # noqa: PLC0415 - vLLM's plugins are loaded before it
+
+    wrapper_class: Any = WorkerWrapperBase
+    original = wrapper_class.init_device
+
+    @functools.wraps(original)
+    def watched(wrapper: Any) -> Any:
+        act(wrapper.worker, wrapper.global_rank)
+        return original(wrapper)
+
+    wrapper_class.init_device = watched
 
 
 def after_start_up(lane: str, act: Callable[[Any], None]) -> None:

@@ -63,6 +63,7 @@ def rank_report(**changes: Any) -> RankReport:
         "allocations": [3, 3],
         "profile": None,
         "event_profile": None,
+        "sampled_token_ids": [5, 6, 7],
         "mapped": [MappedFile(path="/usr/bin/python3", device=1, inode=2, size=3)],
         "candidate": {"flag": False},
     }

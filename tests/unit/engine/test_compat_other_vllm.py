@@ -10,8 +10,9 @@ import pytest
 from tests.other_vllm import VERSIONS, count_passed
 
 HERE = Path(__file__).resolve().parent
+FILES = ("test_collectives.py", "test_rendezvous.py", "test_sampled_tokens.py", "test_start_up.py")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_changes_on_another_vllm(version: str, tmp_path: Path) -> None:
-    assert count_passed(version, [HERE / "test_collectives.py", HERE / "test_rendezvous.py"], tmp_path) == 9
+    assert count_passed(version, [HERE / file for file in FILES], tmp_path) == 20

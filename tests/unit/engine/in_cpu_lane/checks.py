@@ -246,7 +246,7 @@ def test_the_probe_is_asked_in_order_and_once() -> None:
         rank.laguna_report()
     compilation = types.SimpleNamespace(static_forward_context={})
     rank.vllm_config = types.SimpleNamespace(compilation_config=compilation)
-    rank.model_runner = types.SimpleNamespace(get_model=lambda: None)
+    rank.model_runner = types.SimpleNamespace(get_model=lambda: None, sample_tokens=None)
     rank.laguna_begin()
     with pytest.raises(RuntimeError, match="laguna_begin was called twice"):
         rank.laguna_begin()

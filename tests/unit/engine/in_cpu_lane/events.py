@@ -64,7 +64,7 @@ class Engine:
         self.broken = broken
         self.vllm_config = configuration()
         target = functools.partial(model)  # its own: wrappers are found by their model
-        self.model_runner = types.SimpleNamespace(get_model=lambda: target)
+        self.model_runner = types.SimpleNamespace(get_model=lambda: target, sample_tokens=None)
         self.wrapper = BreakableCUDAGraphWrapper(target, self.vllm_config, runtime_mode=CUDAGraphMode.PIECEWISE)
         self.sources = {tokens: torch.ones(tokens) for tokens in (1, VERIFIED)}
         for tokens in self.sources:

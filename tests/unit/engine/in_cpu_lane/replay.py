@@ -69,7 +69,7 @@ class Engine:
         self.broken = broken
         self.vllm_config = configuration()
         self.target, self.draft = Model(), Model()
-        self.model_runner = types.SimpleNamespace(get_model=lambda: self.target)
+        self.model_runner = types.SimpleNamespace(get_model=lambda: self.target, sample_tokens=None)
         self.wrappers = {
             name: BreakableCUDAGraphWrapper(model, self.vllm_config, runtime_mode=CUDAGraphMode.PIECEWISE)
             for name, model in (("target", self.target), ("draft", self.draft))

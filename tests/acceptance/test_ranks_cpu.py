@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two ranks of real vLLM on the CPU, of which one does not do what the other does: it is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_laguna.analysis.rank_rules import judge_samples
+from pytest_laguna.arm_runner import ArmRunner
+from pytest_laguna.engine import launch
+from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
+from pytest_laguna.evidence.diagnostic_evidence import Missing
+from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.rank_stacks import read_stacks
+from pytest_laguna.verdict import Verdict
+from tests import altered_rank
+from tests.runner import runner
+
+INTERPRETER = Path(sys.executable)
+RANKS, LAYERS, TOKENS = 2, 12, 12
+DEADLINE_SECONDS = 100.0
+"""Twice what an arm of this size takes on a busy host."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AlteredRunner(ArmRunner):
+    """Runs an arm through ``tests/altered_rank.py``."""
+
+    how: str = ""
+
+    def __call__(
+        self, argv: Sequence[str], variables: Mapping[str, str], directory: Path, deadline_seconds: float
+    ) -> ProcessRecord:
+        [interpreter, _, _, _, *files] = argv
+        program = [interpreter, "-P", altered_rank.__file__, self.how, *files]
+        return ArmRunner.__call__(self, program, variables, directory, deadline_seconds)
+
+
+def altered(how: str, deadline_seconds: float) -> AlteredRunner:
+    plain = runner(deadline_seconds=deadline_seconds)
+    values = {field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)}
+    return AlteredRunner(**values, how=how)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> ArmRequest:
+    """The quickest arm."""
+    pair = runner().tiny_pair(
+        tmp_path_factory.mktemp("tiny") / "pair", interpreter=INTERPRETER, layers=LAYERS, tensor_parallel_size=RANKS
+    )
+    return ArmRequest(
+        arm=Arm.Q1,
+        lane="cpu",
+        target=str(pair.target),
+        draft=None,
+        prompt=pair.prompts["digits"],
+        tokens=TOKENS,
+        tensor_parallel_size=RANKS,
+        collective_breaks=True,
+        planted=Planted.NONE,
+        profile_samples=0,
+    )
+
+
+@pytest.mark.timeout(300)
+def test_a_rank_that_samples_another_token_is_named(asked: ArmRequest, tmp_path: Path) -> None:
+    directory = tmp_path / "arm"
+    record = altered("changes", 240.0).arm(asked, directory, interpreter=INTERPRETER)
+    first, second = (report.sampled_token_ids for report in record.ranks)
+    step = altered_rank.STEP - 1
+    assert first[:TOKENS] == record.token_ids
+    assert (second[:step], second[step]) == (first[:step], first[step] + 1)
+    finding = judge_samples([("q1", record)])
+    assert finding is not None
+    told = f"q1 rank 1: sampled {second[step]} as token {step}; expected {first[step]}, as the arm gave"
+    assert finding == (Verdict.FAIL, told)
+    assert [path.name for path in directory.glob("rank-*")] == []
+
+
+@pytest.mark.timeout(300)
+def test_a_rank_that_spins_is_named_with_its_place_and_with_one_that_waited(asked: ArmRequest, tmp_path: Path) -> None:
+    directory = tmp_path / "arm"
+    with pytest.raises(launch.ArmFailedError) as failed:
+        altered("spins", DEADLINE_SECONDS).arm(asked, directory, interpreter=INTERPRETER)
+    assert "deadline, " in str(failed.value)
+    _, _, hung = str(failed.value).partition("; rank 1 was in spins (")
+    assert hung.startswith(f"{altered_rank.__file__}, line "), failed.value
+    assert "; rank 0 waited in all_reduce (torch/distributed/distributed_c10d.py, line " in hung
+    stacks = read_stacks(directory)
+    assert sorted(stacks) == [0, 1]
+    assert not any(isinstance(stack, Missing) for stack in stacks.values())

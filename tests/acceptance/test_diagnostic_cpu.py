@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -218,6 +219,7 @@ class Interference(NamedTuple):
     verdict: int
     reason: str
     cards: int = 1
+    deadline_seconds: str = "200.0"
 
 
 def _arm_process(place: Path) -> int:
@@ -234,12 +236,16 @@ def _kill_the_arm(project: DiagnosticProject, place: Path) -> None:
     os.kill(_arm_process(place), signal.SIGKILL)
 
 
-def _kill_a_rank(project: DiagnosticProject, place: Path) -> None:
+def _signal_a_rank(number: signal.Signals, project: DiagnosticProject, place: Path) -> None:
     """The last of the ranks, as soon as it calls itself one."""
     arm, last = _arm_process(place), f"Worker_TP{len(project.cards) - 1}"
     while not (ranks := [child for child in descent.descendants(arm) if last in child.command()]):
         time.sleep(0.02)
-    os.kill(ranks[0].pid, signal.SIGKILL)
+    os.kill(ranks[0].pid, number)
+
+
+_kill_a_rank = functools.partial(_signal_a_rank, signal.SIGKILL)
+_stop_a_rank = functools.partial(_signal_a_rank, signal.SIGSTOP)
 
 
 def _change_the_model(project: DiagnosticProject, place: Path) -> None:
@@ -262,6 +268,14 @@ def _leave_a_process(project: DiagnosticProject, place: Path) -> None:
 INTERFERENCES = {
     "an arm that dies": Interference("arms/q1", _kill_the_arm, 23, "SIGKILL"),
     "a rank that dies": Interference("arms/q1", _kill_a_rank, 23, "VllmWorker-1 ended by SIGKILL", cards=2),
+    "a rank that hangs": Interference(
+        "arms/q1",
+        _stop_a_rank,
+        23,
+        "rank 1 did not say where it was: it was stopped, had ended or had not begun; rank 0 waited in ",
+        cards=2,
+        deadline_seconds="90.0",
+    ),
     "a model that changes": Interference("arms/q1", _change_the_model, 22, "config.json: changed since"),
     "a process on the card": Interference("arms/q1", _leave_a_process, 21, "left running: pid"),
 }
@@ -269,8 +283,8 @@ INTERFERENCES = {
 
 @pytest.mark.parametrize("name", INTERFERENCES)
 def test_what_happens_to_a_running_diagnostic_is_named(name: str, tmp_path: Path) -> None:
-    place, act, code, reason, cards = INTERFERENCES[name]
-    project = DiagnosticProject(tmp_path, cards=cards)
+    place, act, code, reason, cards, deadline_seconds = INTERFERENCES[name]
+    project = DiagnosticProject(tmp_path, cards=cards, deadline_seconds=deadline_seconds)
     assert project.gate(1).returncode == 0
     command = project.command("--gate=2", f"--cards={','.join(project.cards)}")
     with subprocess.Popen(

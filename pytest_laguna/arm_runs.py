@@ -138,9 +138,10 @@ def observed(engine: EngineRun, interpreter: Path, pair: Models) -> Iterator[Run
         pair: the models.
 
     Raises:
-        Exception: whatever ``EngineRun.describe`` and ``EngineRun.look_at_cards`` raise, before anything has run.
+        Exception: whatever ``EngineRun.require_frozen``, ``describe`` and ``look_at_cards`` raise, before anything ran.
     """
     frozen = models.freeze_models([pair.target, pair.draft])
+    engine.require_frozen(frozen)
     before = engine.describe(interpreter, frozen)
     engine.look_at_cards("before", engine.held.cards, Path("idle-before.json"))
     runs = Runs(engine, interpreter, frozen)

@@ -15,12 +15,13 @@ from typing import Literal
 from pytest_laguna.analysis.device_runtime import LANE as XPU
 from pytest_laguna.analysis.engine_identity import BEFORE_ARMS, IDENTITY_RULES
 from pytest_laguna.analysis.identity_case import IdentityCase
+from pytest_laguna.analysis.review import Running, models_of_frozen, needs_review
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.attempt import Attempt
 from pytest_laguna.campaign import Campaign, Engine, GeneratedPair, Lane
 from pytest_laguna.engine import launch
 from pytest_laguna.evidence import diagnostic_reader as reader
-from pytest_laguna.evidence import files, root
+from pytest_laguna.evidence import files, review, root
 from pytest_laguna.evidence.device_runtime import DeviceRuntime
 from pytest_laguna.evidence.engine_identity import (
     ArmModels,
@@ -183,6 +184,24 @@ class EngineRun:
             if finding is not None and finding[0] is not None:
                 raise_verdict(finding[0], f"before any arm: {rule}: {finding[1]}")
         return found
+
+    def require_frozen(self, frozen: ModelFiles) -> None:
+        """Refuse models that are not those that were frozen and reviewed, as soon as they are hashed; for gate 2.
+
+        Raises:
+            NotProvenError: a file of theirs is another one.
+            UnusableEvidenceError: the record of what was frozen is not of its form.
+        """
+        named = self.campaign.folders(self.lane)
+        if not named or not needs_review(2, self.lane):
+            return
+        place = self.attempt.directory / root.EVIDENCE / review.DIRECTORY
+        finding = models_of_frozen(
+            review.read_reviewed(place / review.FROZEN, place / review.REVIEW),
+            Running(self.attempt.identity, frozen.named(named)),
+        )
+        if finding is not None:
+            raise_verdict(finding[0], f"before any arm: models-of-frozen: {finding[1]}")
 
     def look_again(self, interpreter: Path) -> EngineState | None:
         """The later look; None, with the reason written down, where it cannot be taken."""

@@ -95,10 +95,7 @@ def _models(evidence: Path, named: Sequence[str]) -> dict[str, Mapping[str, str]
     ]
     if not named or not recorded:
         return dict.fromkeys(named)
-    found = read_identity(evidence / recorded[0]).models.folders
-    if len(found) != len(named):
-        raise UnusableEvidenceError(f"identity.json: {len(found)} models; expected {len(named)}")
-    return {name: {file.path: file.sha256 for file in folder.files} for name, folder in zip(named, found, strict=True)}
+    return read_identity(evidence / recorded[0]).models.named(named)
 
 
 def _recorded(events: Sequence[Event]) -> Mapping[str, str]:

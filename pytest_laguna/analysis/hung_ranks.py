@@ -23,15 +23,26 @@ class _Waits(enum.IntEnum):
     FOR_RANKS = 2
 
 
-_FOR_THE_ENGINE: Final = re.compile(r"/vllm/distributed/(?:device_communicators/shm_broadcast|utils)\.py \S+")
+_FOR_THE_ENGINE: Final = re.compile(
+    r"/vllm/distributed/(?:device_communicators/shm_broadcast\.py|utils\.py sched_yield$)"
+)
 """Where a rank waits for its next step. Seen in vLLM 0.26.0, 0.32.0 and 0.33.0."""
 _FOR_RANKS: Final = re.compile(
     r"/(?:torch|vllm)/distributed/.* \S+"  # a collective
     r"|/pytest_laguna/engine/tape_graph\.py and_wait"  # one on a tape
     r"|/torch/(?:accelerator|cuda|xpu)/.* synchronize"
+    # ``torch.Event.synchronize`` is no call of Python's: what calls it, and does little else.
+    r"|/vllm/v1/worker/gpu_model_runner\.py"
+    r" (?:_to_list|get_output|_get_draft_token_ids_cpu|_get_valid_sampled_token_count|synchronize_input_prep)$"
 )
-_SAYS_NOTHING: Final = re.compile(r"<frozen |.*/lib/python3\.\d+/(?!(?:site|dist)-packages/)|.*/torch/_ops\.py$")
-"""Files whose calls do not say what they are for: Python's own, and torch's way into an operator."""
+"""Where a rank waits for others, or for its device. Names of vLLM seen in 0.26.0, 0.32.0 and 0.33.0."""
+_SAYS_NOTHING: Final = re.compile(
+    r"<frozen |.*/lib(?:64)?/python3\.\d+/(?!(?:site|dist)-packages/)"
+    r"|.*/torch/_ops\.py$"
+    r"|.*/zmq/sugar/poll\.py$"
+)
+"""Files whose calls do not say what they are for: Python's own, torch's way into an operator, and the poll in which
+vLLM's queue waits once it has been empty for a second."""
 
 
 def hung_ranks(stacks: Stacks, ranks: int) -> str | None:

@@ -16,7 +16,7 @@ _FILES: Mapping[str, Sequence[str]] = {
     "cards-idle": ("cards/*.json", "*/idle-*.json", "*/*/*/idle.json"),
     "host-within-limits": ("*/host.json",),
     "parity-packets": ("diagnostic/packets/*/record.json",),
-    "arms-fresh": (f"{_ARMS}re*.json", f"{_ARMS}process.json"),
+    "arms-fresh": (f"{_ARMS}re*.json", f"{_ARMS}process.json", f"{_ARMS}failure.json", f"{_ARMS}rank-*-stack.txt"),
     "cache-cold": (f"{_ARMS}record.json", f"{_LEGS}leg.json", f"{_LEGS}*.prom"),
     "tokens-identical": (f"{_ARMS}record.json",),
     "drafts-bounded": (f"{_ARMS}record.json",),

@@ -7,6 +7,7 @@ change time), which any write to it and any replacement of it changes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 import pydantic
@@ -14,6 +15,7 @@ import pydantic
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.device_runtime import DeviceRuntime
 from pytest_laguna.evidence.schemas import Identity, Schema, Sha256
+from pytest_laguna.verdict import UnusableEvidenceError
 
 Size = Annotated[int, pydantic.Field(ge=0)]
 Device = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{2,}:[0-9a-f]{2,}$")]
@@ -70,6 +72,20 @@ class ModelFiles(Schema):
     """The models of a run, hashed once."""
 
     folders: Annotated[list[ModelFolder], pydantic.Field(min_length=1)]
+
+    def named(self, names: Sequence[str]) -> dict[str, Mapping[str, str] | None]:
+        """By folder as the campaign names it, each file's digest by its path.
+
+        Args:
+            names: of the folders, in the order in which they were hashed.
+
+        Raises:
+            UnusableEvidenceError: there are more or fewer.
+        """
+        if len(names) != len(self.folders):
+            raise UnusableEvidenceError(f"identity.json: {len(self.folders)} models; expected {len(names)}")
+        pairs = zip(names, self.folders, strict=True)
+        return {name: {file.path: file.sha256 for file in folder.files} for name, folder in pairs}
 
 
 class StampCheck(Schema):

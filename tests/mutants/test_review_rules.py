@@ -3,21 +3,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from pytest_laguna.analysis.review import RULES, Running, judge_review, needs_review
+from pytest_laguna.campaign import read_campaign
+from pytest_laguna.engine_run import EngineRun
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.engine_identity import ModelFiles
 from pytest_laguna.evidence.review import FrozenCampaign, Review, Reviewed
 from pytest_laguna.evidence.schemas import Identity
 from pytest_laguna.raw_evidence import _models
-from pytest_laguna.verdict import UnusableEvidenceError, Verdict
+from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 from tests import diagnostic_root
 
+SHIPPED = Path(__file__).parents[2] / "campaigns" / "laguna-persistent-kv-views.toml"
 IDENTITY = Identity(campaign="1" * 64, candidate="2" * 64, harness="3" * 64)
 
 FROZEN = FrozenCampaign(
@@ -125,6 +131,25 @@ def test_what_ran_is_told_by_the_names_of_the_campaign(tmp_path: Path) -> None:
     assert _models(tmp_path, []) == {}
     with pytest.raises(UnusableEvidenceError, match=r"identity\.json: 2 models; expected 1"):
         _models(tmp_path, named[:1])
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_no_arm_runs_with_other_models_than_the_frozen_ones(changed: bool, tmp_path: Path) -> None:
+    """They are told as soon as they are hashed, and not when the cards have been at work."""
+    campaign, unused = read_campaign(SHIPPED), cast("Any", None)
+    hashed = ModelFiles.model_validate(diagnostic_root.identity()["models"])
+    frozen = hashed.named(campaign.folders("xpu"))
+    if changed:
+        frozen = frozen | {campaign.folders("xpu")[1]: {"config.json": "f" * 64}}
+    place = tmp_path / "evidence" / "review"
+    place.mkdir(parents=True)
+    record = FROZEN.model_copy(update={"models": frozen})
+    files.write_new(place / "frozen.json", files.canonical_json(record.canonical()))
+    attempt = cast("Any", types.SimpleNamespace(directory=tmp_path, identity=IDENTITY))
+    engine = EngineRun(campaign, "xpu", unused, unused, attempt, tmp_path, tmp_path)
+    refused = pytest.raises(NotProvenError, match=r"^before any arm: models-of-frozen: .* has changed since")
+    with refused if changed else contextlib.nullcontext():
+        engine.require_frozen(hashed)
 
 
 def test_a_record_binds_every_file_that_it_names() -> None:

@@ -40,7 +40,7 @@ class SampledTokens:
         if hasattr(answer, "get_output"):
             answer.get_output = once = _Once(answer.get_output)
             self._steps.append(once.tokens)
-        else:
+        elif answer is not None:  # None: the step failed before it sampled, and the executor raises what it failed by
             tokens = _flat(answer)  # copied: the scheduler cuts its lists
             self._steps.append(lambda: tokens)
 

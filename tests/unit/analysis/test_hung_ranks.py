@@ -24,7 +24,10 @@ OPERATOR = Frame(f"{SITE}/torch/_ops.py", "3", "__call__")
 ON_A_TAPE = at("and_wait", "/project/pytest_laguna/engine/tape_graph.py", OPERATOR)
 COMPUTES_ON_A_TAPE = at("run", "/project/pytest_laguna/engine/tape_graph.py", OPERATOR)
 DEVICE = at("synchronize", f"{SITE}/torch/cuda/streams.py")
-ENGINE = at("acquire_read", f"{SITE}/vllm/distributed/device_communicators/shm_broadcast.py")
+EVENT = at("_to_list", f"{SITE}/vllm/v1/worker/gpu_model_runner.py")
+QUEUE = f"{SITE}/vllm/distributed/device_communicators/shm_broadcast.py"
+ENGINE = at("acquire_read", QUEUE)
+IDLE = at("wait", QUEUE, Frame(f"{SITE}/zmq/sugar/poll.py", "106", "poll"))
 SPINS = at("_sample", f"{SITE}/vllm/v1/worker/gpu_model_runner.py", WAIT)
 TORN = Missing(Verdict.VOID, "rank-1-stack.txt: torn")
 
@@ -32,7 +35,7 @@ SPUN = "_sample (vllm/v1/worker/gpu_model_runner.py, line 7)"
 REDUCED = "all_reduce (torch/distributed/distributed_c10d.py, line 7)"
 
 
-@pytest.mark.parametrize("waiting", [COLLECTIVE, COMMUNICATOR, ON_A_TAPE, DEVICE, ENGINE])
+@pytest.mark.parametrize("waiting", [COLLECTIVE, COMMUNICATOR, ON_A_TAPE, DEVICE, EVENT, ENGINE, IDLE])
 def test_a_rank_that_does_not_wait_is_what_the_others_wait_for(waiting: Stack) -> None:
     said = hung_ranks({0: waiting, 1: SPINS}, 2)
     assert said is not None

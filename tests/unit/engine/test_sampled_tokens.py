@@ -70,6 +70,14 @@ def test_an_asynchronous_answer_is_asked_by_the_executor_or_in_the_end() -> None
     assert sampled.token_ids() == [1, 2, 3, 4]
 
 
+def test_a_step_that_failed_before_it_sampled_gives_none_and_its_own_error_is_told() -> None:
+    observed = worker(answer(5), None)
+    sampled = SampledTokens(observed, lambda: None)
+    observed.model_runner.sample_tokens(None)
+    assert observed.model_runner.sample_tokens(None) is None
+    assert sampled.token_ids() == [5]
+
+
 def test_nobody_waits_for_the_device_before_the_end() -> None:
     pending = Asynchronous(answer(1))
     observed = worker(pending)

@@ -108,7 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verdict = Verdict.VOID if isinstance(error, UnusableEvidenceError) else Verdict.NOT_PROVEN
         text, code = f"{verdict}: {printable(str(error))}\n", verdict.exit_code
     except (_RefusedError, CampaignError, IdentityError, OSError, ValueError) as error:
-        reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        place = error.filename if isinstance(error, OSError) else None  # a write that fails names none
+        reason = f"{place}: {error.strerror}" if isinstance(error, OSError) and place else str(error)
         chosen.used.error(" ".join(reason.split()))
     return _print(text, code)
 

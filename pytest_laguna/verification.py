@@ -12,12 +12,12 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pytest_laguna.analysis.clauses import judge
+from pytest_laguna.analysis.clauses import Evidence, judge, judge_session
 from pytest_laguna.analysis.endpoint.analyse import CANDIDATE_RAN, NULL_RULES
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.evidence import files, rehearsal, root
 from pytest_laguna.evidence.clause_files import files_behind
-from pytest_laguna.evidence.journal import journal_head, read_journal
+from pytest_laguna.evidence.journal import Event, journal_head, read_journal
 from pytest_laguna.evidence.junit import SIZE_LIMIT, Case, read_junit, write_junit
 from pytest_laguna.evidence.schemas import (
     Analysis,
@@ -436,17 +436,21 @@ def rehearsal_finding(sealed_root: Path, gates: Sequence[int], *, null: bool) ->
         report = reports.get(gate)
         if report is None:
             return Verdict.NOT_PROVEN, f"gate {gate} of the rehearsal has no attempt"
-        if report.verdict is not Verdict.PASS and not (null and gate == gates[-1] and _only_null(report)):
-            return report.verdict, f"gate {gate} of the rehearsal is {report.verdict}: {report.reason}"
+        reason = _beside_null(sealed_root, report) if null and gate == gates[-1] else report.reason
+        if report.verdict is not Verdict.PASS and reason is not None:
+            return report.verdict, f"gate {gate} of the rehearsal is {report.verdict}: {reason}"
     return None
 
 
-def _only_null(report: GateReport) -> bool:
-    """Whether nothing speaks against a gate but that it was a null one, and what timing rules made of that."""
-    if report.analysis is None:
-        return False
-    against = [clause.reason for clause in report.analysis.clauses if clause.verdict is not Verdict.PASS]
-    return all(any(rule in reason for rule in (CANDIDATE_RAN, *NULL_RULES)) for reason in against)
+def _beside_null(sealed_root: Path, report: GateReport) -> str | None:
+    """What speaks against a gate but that it was a null one, and what timing rules made of that; None where nothing."""
+    if report.analysis is None or report.start is None:
+        return report.reason
+    gate = sealed_root / report.campaign / report.lane / f"gate{report.gate}"
+    of_session = judge_session(report.start.clauses, *_raw(root.attempt_directory(gate, report.attempt), report.start))
+    against = [reason for _, reason in of_session]
+    against += [clause.reason for clause in report.analysis.clauses if clause.verdict is not Verdict.PASS]
+    return next((told for told in against if not any(rule in told for rule in (CANDIDATE_RAN, *NULL_RULES))), None)
 
 
 RULES: Mapping[str, Callable[[_Attempt], None]] = {
@@ -484,9 +488,13 @@ def _receipt_digest(directory: Path) -> str | None:
 
 def derive_analysis(directory: Path, start: AttemptStart) -> Analysis:
     """The verdict object from ``attempt.json``, the journal and, of a device gate, what is recorded of its machine."""
-    first_previous = files.sha256_file(directory / root.ATTEMPT)
-    events = read_journal(directory / root.JOURNAL, first_previous)
-    return judge(start.clauses, events, judge_raw(directory, start, events))
+    return judge(start.clauses, *_raw(directory, start))
+
+
+def _raw(directory: Path, start: AttemptStart) -> tuple[Sequence[Event], Evidence]:
+    """The journal, and what the raw files come to."""
+    events = read_journal(directory / root.JOURNAL, files.sha256_file(directory / root.ATTEMPT))
+    return events, judge_raw(directory, start, events)
 
 
 def derive_junit(directory: Path, start: AttemptStart, analysis: Analysis) -> bytes:

@@ -19,17 +19,16 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import jsonschema
 import rfc8785
+from jsonschema import Draft202012Validator, validators
 
 SCHEMAS = Path(__file__).resolve().parents[1] / "pytest_laguna" / "evidence" / "json_schemas"
 CODES = {"PASS": 0, "STOP": 20, "FAIL": 21, "VOID": 22, "NOT_PROVEN": 23}
 CAUSES = {"assertion": "FAIL", "stop": "STOP", "not-proven": "NOT_PROVEN", "skip": "NOT_PROVEN"}
 TAGS = {"STOP": "failure", "FAIL": "failure", "VOID": "error", "NOT_PROVEN": "error"}
-RESULTS = {"failure", "error", "skipped"}
+BESIDE = {"properties", "system-out"}
+NULL = re.compile("candidate-ran|null-finds-nothing|null-narrow")
 TYPES = {"_type": "https://in-toto.io/Statement/v1", "predicateType": "urn:pytest-laguna:gate-receipt:v1"}
-UNUSABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, ElementTree.ParseError)
-SCHEMA = jsonschema.Draft202012Validator
 
 
 def need(holds: Any, reason: str, verdict: str = "VOID") -> None:
@@ -50,67 +49,64 @@ def read(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def digest(path: Path) -> str | None:
+    return sha(path.read_bytes()) if path.is_file() and not path.is_symlink() else None
+
+
 def fill(validator: Any, properties: Any, value: Any, schema: Any) -> Iterator[Any]:
     if isinstance(value, dict) and value.keys() >= set(schema.get("required", [])):
         value |= {name: own["default"] for name, own in properties.items() if "default" in own and name not in value}
-    yield from SCHEMA.VALIDATORS["properties"](validator, properties, value, schema)
+    yield from Draft202012Validator.VALIDATORS["properties"](validator, properties, value, schema)
 
 
 @functools.cache
 def form(name: str) -> Any:
-    kind = jsonschema.validators.extend(SCHEMA, {"properties": fill})  # type: ignore[no-untyped-call]
+    kind = validators.extend(Draft202012Validator, {"properties": fill})  # type: ignore[no-untyped-call]
     return kind(json.loads((SCHEMAS / f"pytest-laguna-{name}-v1.json").read_bytes()))
 
 
 def parse(content: bytes, name: str | None = None) -> Any:
     value = json.loads(content)
-    need(rfc8785.dumps(value) == content, f"{name}: not canonical JSON")
-    need(name is None or form(name).is_valid(value), f"{name}: not of its form")
+    need(rfc8785.dumps(value) == content and (name is None or form(name).is_valid(value)), f"{name}: not of its form")
     return value
 
 
 def entries(top: Path) -> Iterator[dict[str, Any]]:
-    for path in sorted(top.rglob("*")):
-        kind = "directory" if is_directory(path) else "file"
-        size, digest = (len(content := read(path)), sha(content)) if kind == "file" else (None, None)
-        yield {"path": path.relative_to(top).as_posix(), "kind": kind, "size": size, "sha256": digest}
+    for one in sorted(top.rglob("*")):
+        own = {"path": one.relative_to(top).as_posix(), "kind": "directory", "size": None, "sha256": None}
+        yield own if is_directory(one) else own | {"kind": "file", "size": one.stat().st_size, "sha256": sha(read(one))}
 
 
-def journal(attempt: Path) -> Iterator[dict[str, Any]]:
+def journal(attempt: Path) -> tuple[list[Any], str]:
     *lines, rest = read(attempt / "journal.jsonl").split(b"\n")
-    previous = sha(read(attempt / "attempt.json"))
-    for index, line in enumerate(lines):
-        event = parse(line, "journal-line")
-        need((event["sequence"], event["previous"], rest) == (index, previous, b""), f"journal.jsonl: line {index + 1}")
-        previous = sha(line)
-        yield event
+    events = [parse(line, "journal-line") for line in lines]
+    chain = [*enumerate(map(sha, [read(attempt / "attempt.json"), *lines]))]
+    need(rest == b"" and [(e["sequence"], e["previous"]) for e in events] == chain[:-1], "journal.jsonl: broken chain")
+    return events, sha(lines[-1] if lines else b"")
 
 
 def of_clause(own: list[dict[str, Any]]) -> str:
-    phases, starts = [e["data"] for e in own if e["kind"] == "phase"], sum(e["kind"] == "test-started" for e in own)
+    kinds, phases = [e["kind"] for e in own], [e["data"] for e in own if e["kind"] == "phase"]
     need(all(map(form("journal-phase").is_valid, phases)), "journal.jsonl: a phase is not of its form")
-    whens = [phase["when"] for phase in phases]
+    whens, starts = [phase["when"] for phase in phases], kinds.count("test-started")
     if starts != 1 or len(set(whens)) != len(whens):
         return "VOID" if starts else "NOT_PROVEN"
     for phase in (phase for phase in phases if phase["outcome"] != "passed"):
         verdict = CAUSES.get(phase["cause"], "VOID")
         return "VOID" if phase["when"] != "call" and verdict == "FAIL" else verdict
-    proven = whens == ["setup", "call", "teardown"] and any(event["kind"] == "proof" for event in own)
-    return "PASS" if proven else "NOT_PROVEN"
+    return "PASS" if whens == ["setup", "call", "teardown"] and "proof" in kinds else "NOT_PROVEN"
 
 
 def of_session(events: list[dict[str, Any]], nodeids: set[str], evidence: Path) -> Iterator[str]:
-    for kind, at in (("session-started", 0), ("session-finished", -1)):
-        there = [index for index, event in enumerate(events) if event["kind"] == kind]
-        yield "PASS" if there == [at % len(events)] else "NOT_PROVEN"
+    ends = [event for event in events if event["kind"].startswith("session-")]
+    whole = [end["kind"] for end in ends] == ["session-started", "session-finished"] and ends == [events[0], events[-1]]
+    yield "PASS" if whole and ends[1]["data"].get("exit_status") in [0, 1] else "NOT_PROVEN"
     for data, kind in ((event["data"], event["kind"]) for event in events):
-        yield "PASS" if data.get("nodeid", None) in {None, *nodeids} else "VOID"
-        if kind == "session-finished":
-            yield "PASS" if data["exit_status"] in {0, 1} else "NOT_PROVEN"
-        elif kind == "problem":
-            yield data["verdict"] if data.get("verdict") in {"FAIL", "NOT_PROVEN"} else "VOID"
+        yield "VOID" if "nodeid" in data and data["nodeid"] not in nodeids else "PASS"
+        if kind == "problem":
+            yield data["verdict"] if data.get("verdict") in ["FAIL", "NOT_PROVEN"] else "VOID"
         elif kind == "recorded":
-            yield "PASS" if sha(read(evidence / data["path"])) == data["sha256"] else "VOID"
+            yield "PASS" if digest(evidence / data["path"]) == data["sha256"] else "VOID"
 
 
 def check_analysis(start: Any, analysis: Any, events: list[dict[str, Any]], evidence: Path) -> None:
@@ -122,110 +118,97 @@ def check_analysis(start: Any, analysis: Any, events: list[dict[str, Any]], evid
         proofs = [proof | {"nodeid": one["nodeid"]} for proof in one["proofs"]]
         need([event["data"] for event in own if event["kind"] == "proof"] == proofs, "analysis.json: other proofs")
     came = [*(one["verdict"] for one in stated), *of_session(events, nodeids, evidence)]
-    need(CODES[analysis["verdict"]] >= max(map(CODES.__getitem__, came)), "analysis.json: better than the journal")
-    good = f"{len(stated)} clauses proven" if analysis["verdict"] == "PASS" else ""
-    need(analysis["reason"].startswith(good), "analysis.json: another reason")
+    good = analysis["verdict"] != "PASS" or analysis["reason"].startswith(f"{len(stated)} clauses proven")
+    need(good and CODES[analysis["verdict"]] >= max(map(CODES.__getitem__, came)), "analysis.json: not what follows")
 
 
 def check_junit(content: bytes, start: Any, analysis: Any) -> None:
     (suite,) = ElementTree.fromstring(content)  # noqa: S314 - expat loads nothing from elsewhere
     cases = [(f"{case.get('file')}::{case.get('name')}", [*case]) for case in suite.findall("testcase")]
-    told = [(where, [(one.tag, one.get("type")) for one in parts if one.tag in RESULTS]) for where, parts in cases]
+    told = [(where, [(one.tag, one.get("type")) for one in parts if one.tag not in BESIDE]) for where, parts in cases]
     due = [(one["nodeid"], [(TAGS[v], v)] if (v := one["verdict"]) in TAGS else []) for one in analysis["clauses"]]
     tags = [tag for _, results in due for tag, _ in results]
     counts = [str(count) for count in (len(due), tags.count("failure"), tags.count("error"), 0)]
-    name = f"{start['campaign_name']} {start['lane']} gate {start['gate']}"
     stated = [suite.get(each) for each in ("name", "tests", "failures", "errors", "skipped")]
+    name = "{campaign_name} {lane} gate {gate}".format(**start)
     need((told, stated) == (due, [name, *counts]), "junit.xml: not what analysis.json says")
 
 
-def check_campaign(evidence: Path, start: Any) -> Any:
+def check_frozen(evidence: Path, start: Any) -> Any:
     campaign = json.loads(json.dumps(tomllib.loads(read(evidence / "campaign.toml").decode()), default=str))
     clauses = [list(pair) for pair in campaign["clauses"].get(str(start["gate"]), {}).items()]
-    need(clauses == start["clauses"], "attempt.json: its clauses are not the campaign's")
-    need(form("campaign").is_valid(campaign), "campaign.toml: not of its form")
+    need(clauses == start["clauses"] and form("campaign").is_valid(campaign), "campaign.toml: of another form or gate")
     need(rfc8785.dumps(campaign) == read(evidence / "campaign.json"), "campaign.json: not what campaign.toml says")
-    need(sha(campaign) == start["identity"]["campaign"], "campaign.json: not the one that attempt.json names")
+    record = parse(read(evidence / "identity.json"))
+    parts = {name: sha(record[name]) for name in ("candidate", "harness")} | {"campaign": sha(campaign)}
+    need((sha(record), parts) == (start["record"], start["identity"]), "not the identity that attempt.json names")
     return campaign["gates"]
 
 
-def check_before(lane: Path, gate: int, number: int, start: Any) -> None:
-    need([one["attempt"] for one in start["earlier"]] == list(range(1, number)), "attempt.json: a gap", "NOT_PROVEN")
-    for one in start["earlier"]:
-        attempt = lane / f"gate{gate}" / f"{one['attempt']:04d}"
-        need(attempt.is_dir(), f"{attempt.name}: missing", "NOT_PROVEN")
-        seen = (verify(lane, gate, one["attempt"])[0], receipt_digest(lane, gate, one["attempt"]))
-        need(seen == (one["verdict"], one["receipt"]), f"{attempt.name}: {seen}; it was seen otherwise")
-        tree = {"schema": "pytest-laguna-manifest-v1", "entries": [*entries(attempt)] if one["tree"] else []}
-        need(one["tree"] is None or sha(tree) == one["tree"], f"{attempt.name}: its files are not those that were seen")
-    opened = start["previous"] or {"gate": 0, "attempt": 0, "receipt": None}
-    need(opened["gate"] == gate - 1, "attempt.json: names no attempt of the gate before")
-    seen = (verify(lane, gate - 1, opened["attempt"])[0], receipt_digest(lane, gate - 1, opened["attempt"]))
-    need(gate == 1 or seen == ("PASS", opened["receipt"]), f"gate {gate - 1}: {seen}; it does not open this gate")
+def check_before(attempt: Path, start: Any) -> None:
+    need([one["attempt"] for one in start["earlier"]] == [*range(1, start["attempt"])], "a gap before it", "NOT_PROVEN")
+    opener = [start["previous"] | {"verdict": "PASS", "tree": None}] if start["previous"] else []
+    need([one["gate"] for one in opener] == [*range(1, start["gate"])][-1:], "attempt.json: names not the gate before")
+    for one in [*({"gate": start["gate"]} | each for each in start["earlier"]), *opener]:
+        before = attempt.parents[1] / f"gate{one['gate']}" / f"{one['attempt']:04d}"
+        need(before.is_dir(), f"{before.name}: missing", "NOT_PROVEN" if one["gate"] == start["gate"] else "VOID")
+        tree = one["tree"] and sha({"schema": "pytest-laguna-manifest-v1", "entries": [*entries(before)]})
+        found = (verify(before)[0], digest(before / "receipt.json"), tree)
+        need(found == (one["verdict"], one["receipt"], one["tree"]), f"{before.name}: {found}, seen otherwise before")
 
 
-def receipt_digest(lane: Path, gate: int, number: int) -> str | None:
-    receipt = lane / f"gate{gate}" / f"{number:04d}" / "receipt.json"
-    return sha(read(receipt)) if os.path.lexists(receipt) else None
-
-
-def judge(lane: Path, gate: int, number: int) -> tuple[str, str]:
-    attempt = lane / f"gate{gate}" / f"{number:04d}"
+def judge(attempt: Path) -> tuple[str, str, bool]:
     need(is_directory(attempt) and is_directory(attempt.parent), "a link on the way")
     need(os.path.lexists(attempt / "attempt.json"), "attempt.json: missing", "NOT_PROVEN")
     start, evidence = parse(read(attempt / "attempt.json"), "attempt"), attempt / "evidence"
-    place = [start[name] for name in ("campaign_name", "lane", "gate", "attempt")]
-    need(place == [lane.parent.name, lane.name, gate, number], "attempt.json: of another place")
+    place = (start["campaign_name"], start["lane"], f"gate{start['gate']}", f"{start['attempt']:04d}")
+    need(attempt.parts[-4:] == place, "attempt.json: of another place")
     need(os.path.lexists(attempt / "receipt.json"), "receipt.json: missing", "NOT_PROVEN")
     receipt, manifest = parse(read(attempt / "receipt.json")), read(attempt / "manifest.json")
     listed = [one for one in entries(attempt) if one["path"] not in {"manifest.json", "receipt.json"}]
-    files = [("manifest.json", sha(manifest)), *((one["path"], one["sha256"]) for one in listed if one["sha256"])]
-    subject = [{"name": name, "digest": {"sha256": digest}} for name, digest in files]
-    need(subject[0] in receipt["subject"], "manifest.json: not the one that the receipt names")
     need(parse(manifest, "manifest")["entries"] == listed, "manifest.json: something is missing, extra or changed")
-    events, analysis = list(journal(attempt)), parse(read(attempt / "analysis.json"), "analysis")
+    (events, head), analysis = journal(attempt), parse(read(attempt / "analysis.json"), "analysis")
     check_analysis(start, analysis, events, evidence)
     check_junit(read(attempt / "junit.xml"), start, analysis)
-    said = {name: analysis[name] for name in ("verdict", "reason", "unexercised")}
-    said |= {"journal_head": sha(events[-1]), "attempt": start}
+    files = [("manifest.json", sha(manifest)), *((one["path"], one["sha256"]) for one in listed if one["sha256"])]
+    subject = [{"name": name, "digest": {"sha256": sealed}} for name, sealed in files]
+    said = {name: analysis[name] for name in ("verdict", "reason", "unexercised")} | {"journal_head": head}
     said["clauses"] = [[one["clause"], one["nodeid"], one["verdict"]] for one in analysis["clauses"]]
-    need(receipt == TYPES | {"subject": subject, "predicate": said}, "receipt.json: does not follow")
-    gates, record = check_campaign(evidence, start), parse(read(evidence / "identity.json"))
-    parts = {name: sha(record[name]) for name in ("candidate", "harness")} | {"campaign": start["identity"]["campaign"]}
-    need((sha(record), parts) == (start["record"], start["identity"]), "identity.json: not what attempt.json names")
-    check_before(lane, gate, number, start)
-    proven = {one["clause"] for one in analysis["clauses"] if one["verdict"] == "PASS" and gate == 1}
-    for clause, name in (("rehearsal", "rehearsed"), ("null-exact", "rehearsed-null")):
-        inner = [*verify_root(evidence / name / "sealed")]
-        good = {gate for _, gate, verdict, reason in inner if verdict == "PASS" or "candidate-ran" in reason}
-        need(not inner or clause not in proven or good >= set(gates), f"{name}: a gate does not pass")
-    return analysis["verdict"], analysis["reason"]
+    need(receipt == TYPES | {"subject": subject, "predicate": said | {"attempt": start}}, "receipt.json: does not hold")
+    gates = check_frozen(evidence, start)
+    check_before(attempt, start)
+    proven = {one["clause"] for one in analysis["clauses"] if one["verdict"] == "PASS" and start["gate"] == 1}
+    for clause, top, end in (("rehearsal", "rehearsed/sealed", 0), ("null-exact", "rehearsed-null/sealed", gates[-1])):
+        good = {at for _, at, came, _, null in verify_root(evidence / top) if came == "PASS" or (null and at == end)}
+        need(clause not in proven or not (evidence / top).exists() or good >= {*gates}, f"{top}: a gate does not pass")
+    null = all(one["verdict"] == "PASS" or NULL.search(one["reason"]) for one in analysis["clauses"])
+    return analysis["verdict"], analysis["reason"], null
 
 
 @functools.cache
-def verify(lane: Path, gate: int, number: int) -> tuple[str, str]:
+def verify(attempt: Path) -> tuple[str, str, bool]:
     try:
-        return judge(lane, gate, number)
-    except UNUSABLE as error:
-        return error.args if error.args[:1] in {("VOID",), ("NOT_PROVEN",)} else ("VOID", str(error))
+        return judge(attempt)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SyntaxError) as error:
+        verdict, reason = error.args if error.args[:1] in {("VOID",), ("NOT_PROVEN",)} else ("VOID", str(error))
+        return verdict, reason, False
 
 
-def verify_root(top: Path, above: str = "") -> Iterator[tuple[str, int, str, str]]:
+def verify_root(top: Path, above: str = "") -> Iterator[tuple[str, int, str, str, bool]]:
     for path in sorted(top.iterdir()) if top.exists() else ():
-        place, depth = f"{above}{path.name}", above.count("/")
-        gate = {"gate1": 1, "gate2": 2, "gate3": 3}.get(path.name, 0) if depth == 2 else 0
-        if not is_directory(path) or (depth == 2 and not gate):
-            yield place, 0, "VOID", "does not belong there"
-        elif not gate:
+        place, gate = f"{above}{path.name}", {"gate1": 1, "gate2": 2, "gate3": 3}.get(path.name, 0)
+        if not is_directory(path) or (above.count("/") == 2 and not gate):
+            yield place, 0, "VOID", "does not belong there", False
+        elif above.count("/") < 2:
             yield from verify_root(path, f"{place}/")
         else:
             names = sorted(each.name for each in path.iterdir())
-            fit = [re.fullmatch("(?!0000)[0-9]{4}", name) and is_directory(path / name) for name in names]
-            found = verify(path.parent, gate, int(names[-1])) if names and all(fit) else ("VOID", "not an attempt")
-            yield place, gate, *(found if names else ("NOT_PROVEN", "no attempt"))
+            fit = all(re.fullmatch("(?!0000)[0-9]{4}", name) and is_directory(path / name) for name in names)
+            bad = ("VOID" if names else "NOT_PROVEN", "no attempt, or something else", False)
+            yield place, gate, *(verify(path / names[-1]) if names and fit else bad)
 
 
 if __name__ == "__main__":
     gates = [*verify_root(Path(sys.argv[1]))]
-    print(*(f"{place} {verdict} {reason}" for place, _, verdict, reason in gates), sep="\n")
-    sys.exit(max((CODES[verdict] for _, _, verdict, _ in gates), default=CODES["NOT_PROVEN"]))
+    print(*(f"{place} {verdict} {reason}" for place, _, verdict, reason, _ in gates), sep="\n")
+    sys.exit(max((CODES[verdict] for _, _, verdict, *_ in gates), default=CODES["NOT_PROVEN"]))

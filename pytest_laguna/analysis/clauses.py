@@ -127,13 +127,13 @@ def session_ended_well(events: Sequence[Event]) -> Finding | None:
 def no_problem(events: Sequence[Event]) -> Finding | None:
     """Rule ``no-problem``: what the session itself found wrong; VOID unless it says that it is something else."""
     return gravest([
-        (_PROBLEM_VERDICT.get(event.data.get("verdict"), Verdict.VOID), str(event.data.get("reason")))
+        (_PROBLEM_VERDICT.get(str(event.data.get("verdict")), Verdict.VOID), str(event.data.get("reason")))
         for event in events
         if event.kind == "problem"
     ])
 
 
-_PROBLEM_VERDICT: Mapping[object, Verdict] = {
+_PROBLEM_VERDICT: Mapping[str, Verdict] = {
     Verdict.FAIL.value: Verdict.FAIL,
     Verdict.NOT_PROVEN.value: Verdict.NOT_PROVEN,
 }
@@ -171,9 +171,7 @@ def judge(clauses: Sequence[tuple[str, str]], events: Sequence[Event], evidence:
     """
     raw = evidence or Evidence()
     results = [_judge_clause(_observe(clause, nodeid, events), raw.clauses.get(clause)) for clause, nodeid in clauses]
-    findings = [rule(events) for rule in SESSION_RULES.values()]
-    findings.append(nothing_else_ran(events, frozenset(nodeid for _, nodeid in clauses)))
-    of_session = [finding for finding in findings if finding is not None] + [*raw.machine, *_unlisted(clauses, raw)]
+    of_session = judge_session(clauses, events, raw)
     of_clauses = [(result.verdict, f"{result.clause}: {result.reason}") for result in results]
     verdict = worst(verdict for verdict, _ in of_session + of_clauses)
     reason = next((text for found, text in of_session + of_clauses if found is verdict), "the gate has no clause")
@@ -184,6 +182,13 @@ def judge(clauses: Sequence[tuple[str, str]], events: Sequence[Event], evidence:
     return Analysis(
         verdict=verdict, reason=reason, clauses=results, unexercised=list(raw.unexercised), figures=dict(raw.figures)
     )
+
+
+def judge_session(clauses: Sequence[tuple[str, str]], events: Sequence[Event], raw: Evidence) -> list[Finding]:
+    """What speaks against a gate whatever its clauses come to; arguments as ``judge`` takes them."""
+    findings = [rule(events) for rule in SESSION_RULES.values()]
+    findings.append(nothing_else_ran(events, frozenset(nodeid for _, nodeid in clauses)))
+    return [finding for finding in findings if finding is not None] + [*raw.machine, *_unlisted(clauses, raw)]
 
 
 def _unlisted(clauses: Sequence[tuple[str, str]], raw: Evidence) -> list[Finding]:

@@ -15,7 +15,19 @@ from pytest_laguna.evidence.schemas import Schema, Sha256
 from pytest_laguna.evidence.xpu_smi import ProcessRow, read_processes
 
 Lane = Literal["cpu", "cuda", "xpu"]
-Utc = Annotated[str, pydantic.Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00$")]
+
+
+def _of_the_calendar(text: str) -> str:
+    """A time that there is; raises ValueError for the 30th of February."""
+    datetime.datetime.fromisoformat(text)
+    return text
+
+
+Utc = Annotated[
+    str,
+    pydantic.Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00$"),
+    pydantic.AfterValidator(_of_the_calendar),
+]
 Token = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{32}$")]
 Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
 

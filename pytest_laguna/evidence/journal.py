@@ -13,11 +13,12 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import pydantic
 
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.idle import Utc
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 SIZE_LIMIT = 256 * 1024 * 1024
@@ -42,7 +43,7 @@ class Event(pydantic.BaseModel):
 
     sequence: int
     previous: str
-    time: Annotated[str, pydantic.Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00$")]
+    time: Utc
     kind: EventKind
     data: dict[str, pydantic.JsonValue]
 

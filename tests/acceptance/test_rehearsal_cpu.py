@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.evidence import files, rehearsal
+from tests import other_verifier
 from tests.demo import writable
 from tests.diagnostic_project import PROTOCOL, ROOT, DiagnosticProject
 from tests.sealed import reseal
@@ -102,6 +103,7 @@ def test_the_rehearsal_passes_and_says_what_it_shortened(passed: RehearsedProjec
     assert told in receipt["predicate"]["unexercised"]
     code, gates, _ = passed.verify()
     assert (code, [gate["verdict"] for gate in gates]) == (0, ["PASS"])
+    assert [verdict for _, _, verdict, *_ in other_verifier.verify_root(passed.sealed)] == ["PASS"]
     for null in (False, True):
         sealed = rehearsal.sealed_root(attempt / "evidence", null=null)
         assert (sealed / "diagnostic-test" / "cpu" / "gate2" / "0001" / "receipt.json").exists()

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import ast
+import io
 import random
 import shutil
 import subprocess
 import sys
+import tokenize
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,9 +30,21 @@ SOURCE = Path(other_verifier.__file__)
 def by_both(sealed: Path) -> tuple[str, str]:
     """What the whole root comes to, by verification and by the other verifier."""
     other_verifier.verify.cache_clear()
-    others = [verdict for _, _, verdict, _ in other_verifier.verify_root(sealed)]
+    others = [verdict for _, _, verdict, *_ in other_verifier.verify_root(sealed)]
     ours = worst(report.verdict for report in verify_root(sealed))
     return str(ours), max(others, key=other_verifier.CODES.__getitem__, default="NOT_PROVEN")
+
+
+def code_lines(source: str) -> set[int]:
+    """The lines that hold code: no import, no comment and no docstring."""
+    aside: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        told = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if isinstance(node, ast.Import | ast.ImportFrom) or (isinstance(node, ast.Expr) and told):
+            aside.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    empty = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    tokens = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type not in empty]
+    return {line for token in tokens for line in range(token.start[0], token.end[0] + 1)} - aside
 
 
 def test_it_is_short_and_has_nothing_of_this_project() -> None:
@@ -42,8 +56,7 @@ def test_it_is_short_and_has_nothing_of_this_project() -> None:
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
     }
     assert imported - sys.stdlib_module_names == {"jsonschema", "rfc8785"}
-    lines = [line for line in source.splitlines() if line.strip() and not line.startswith(("import ", "from ", "#"))]
-    assert len(lines) <= 170
+    assert len(code_lines(source)) <= 150
 
 
 @pytest.mark.parametrize("name", fuzz_roots.ROOTS)

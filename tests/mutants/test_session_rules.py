@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 
 from pytest_laguna.analysis import clauses
 from pytest_laguna.analysis.clauses import CAUSE_VERDICT, CLAUSE_RULES, SESSION_RULES
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.journal import Journal, read_journal
+from pytest_laguna.evidence.journal import Event, Journal, read_journal
 from pytest_laguna.verdict import Verdict
 from pytest_laguna.verification import verify_attempt
 from tests.demo import writable
@@ -48,6 +49,7 @@ MUTANTS: list[tuple[str, Callable[[Events], Events], int, str, str]] = [
     ("session-finished", _and(("session-started", {})), 0, "NOT_PROVEN", "does not start with the session's start"),
     ("session-finished", _and(("session-finished", {"exit_status": 0})), 0, "NOT_PROVEN", "ended early"),
     ("no-problem", _and(("problem", {"reason": "torch was loaded"})), 0, "VOID", "torch was loaded"),
+    ("no-problem", _and(("problem", {"reason": "of no verdict", "verdict": ["FAIL"]})), 0, "VOID", "of no verdict"),
     ("nothing-else-ran", _and(("test-started", {"nodeid": "a.py::b"})), 0, "VOID", "a.py::b ran; it is not in"),
 ]
 MUTANTS += [
@@ -107,6 +109,13 @@ def test_the_mutant_is_caught_for_its_reason_by_its_rule_before_any_other(  # no
     report = verify_attempt(attempt.parent.parent, 1, 1)
     assert report.verdict == verdict
     assert reason in report.reason
+
+
+def test_a_day_that_there_is_not_is_no_time() -> None:
+    good = {"sequence": 0, "previous": "", "kind": "problem", "data": {}}
+    assert Event.model_validate(good | {"time": "2026-02-28T00:00:00.000000+00:00"}).sequence == 0
+    with pytest.raises(pydantic.ValidationError, match="day is out of range"):
+        Event.model_validate(good | {"time": "2026-02-30T00:00:00.000000+00:00"})
 
 
 @pytest.mark.parametrize(

@@ -60,12 +60,15 @@ def without_licence(root: Path) -> list[str]:
     ]
 
 
+def text_files(root: Path) -> list[str]:
+    """The tree's own texts; a report that somebody wrote beside them is none."""
+    return [path for path in source_files(root) if Path(path).suffix in TEXT_SUFFIXES]
+
+
 def untidy_text(root: Path) -> list[str]:
     """Text files with white space at the end of a line, or without exactly one line feed at their end."""
     findings = []
-    for path in source_files(root):
-        if Path(path).suffix not in TEXT_SUFFIXES:
-            continue
+    for path in text_files(root):
         content = (root / path).read_bytes()
         for number, line in enumerate(content.split(b"\n"), start=1):
             if line != line.rstrip():

@@ -133,6 +133,15 @@ def test_a_row_without_a_default_documents_nothing(tree: Path) -> None:
     assert "LAGUNA_LANE: expected a row" in finding
 
 
+def test_a_report_that_was_written_beside_the_sources_is_no_text_of_theirs(tree: Path) -> None:
+    (tree / "report.html").write_text(f"<p>{MISSPELT}</p>")
+    (tree / "notes.md").write_text(f"{MISSPELT}\n")
+    texts = static_rules.text_files(tree)
+    assert ("notes.md" in texts, "report.html" in texts) == (True, False)
+    (finding,) = [one for one in static_rules.run_tool("typos", ["--format=brief", *texts], tree) if MISSPELT in one]
+    assert "notes.md" in finding
+
+
 def test_a_tool_that_is_content_has_no_findings(tree: Path) -> None:
     assert static_rules.run_tool("ruff", ["check", "--isolated", "pytest_laguna/plugin.py", "--ignore=F"], tree) == []
 

@@ -12,8 +12,8 @@ The figures, each for 48 layers:
 * ``incumbent``: vLLM's expressions with vLLM's canonicalisation helper, as ``FlashAttentionImpl`` has them.
 * ``native``, ``python``: a use of the contract, which checks everything and returns the seam.
 * ``to aliases``: that use, and the seam's transposition and split, until the two aliases are held.
-* ``equal work``: all of that, and the two canonicalisation calls that stay in vLLM's forward: what the incumbent's
-  expressions do, done by the candidate.
+* ``equal work``: all of that, and vLLM's forward asking for both canonical forms: what the incumbent's expressions do,
+  done by the candidate.
 * ``floor``: returning a stored tuple; nothing that checks anything can be faster.
 * ``path``: the whole methods as vLLM calls them, on real layers of the real classes, with both kernels replaced by
   functions that do nothing, equally for the stock class and the candidate's.
@@ -22,7 +22,7 @@ The ratios are of medians over the repeats. ``ratio_forward`` is candidate over 
 alone, which is all that a replay runs; ``ratio_forward_update`` for both. It ends with the seam, where the incumbent's
 ends with canonical aliases, so ``ratio_forward_to_aliases`` and ``ratio_forward_equal_work`` stand beside it, over the
 same incumbent. ``ratio_path`` is what is left of the incumbent's preparation when the candidate's whole path is
-counted, with its method frame, its check, its seam and the two canonicalisation calls that stay in vLLM:
+counted, with its method frame, its check, its seam and the answers to vLLM's canonicalisation:
 1 - median(stock path - candidate path) / incumbent preparation, forward only; ``ratio_path_forward_update`` the same
 for both methods.
 """
@@ -45,6 +45,7 @@ import vllm.v1.attention.backends.flash_attn as upstream
 from vllm.utils.torch_utils import canonicalize_singleton_dim_strides
 
 from gates import vllm_classes as support
+from laguna_kv import _contract
 from laguna_kv.backend import LagunaFlashAttentionBackend
 from laguna_kv.contract import Contract, load_validator
 from laguna_kv.settings import VALIDATOR, Validator
@@ -55,8 +56,11 @@ REPEATS = 31
 WARM_UP = 5
 BLOCKS, KV_HEADS, BLOCK_SIZE, HEAD_SIZE = 256, 2, 16, 128
 NANOSECONDS_IN_A_MILLISECOND = 1_000_000
+HELPER = canonicalize_singleton_dim_strides.__name__
+"""Where vLLM's forward looks its helper up: the name in the backend's module."""
 
 Sweep = Callable[[], object]
+Canonicalize = Callable[[torch.Tensor], torch.Tensor]
 
 
 def incumbent_sweeps(caches: list[torch.Tensor]) -> dict[str, Sweep]:
@@ -82,7 +86,7 @@ def incumbent_sweeps(caches: list[torch.Tensor]) -> dict[str, Sweep]:
     return {"incumbent forward": forward, "incumbent forward+update": forward_update}
 
 
-def candidate_sweeps(validator: Validator, caches: list[torch.Tensor]) -> dict[str, Sweep]:
+def candidate_sweeps(validator: Validator, caches: list[torch.Tensor], canonicalize: Canonicalize) -> dict[str, Sweep]:
     """The candidate's preparation over all layers, each with a state of its own."""
     make_contract = load_validator(validator)
     contracts: list[tuple[Contract, torch.Tensor]] = [
@@ -108,8 +112,8 @@ def candidate_sweeps(validator: Validator, caches: list[torch.Tensor]) -> dict[s
         for contract, kv_cache in contracts:
             seam: Any = contract.forward(kv_cache)
             key_cache, value_cache = seam.transpose(1, 2).split(HEAD_SIZE, dim=-1)
-            fixed_k = canonicalize_singleton_dim_strides(key_cache)
-            fixed_v = canonicalize_singleton_dim_strides(value_cache)
+            fixed_k = canonicalize(key_cache)
+            fixed_v = canonicalize(value_cache)
             if fixed_k is not key_cache or fixed_v is not value_cache:
                 raise AssertionError("these aliases are canonical as they are")
 
@@ -140,7 +144,7 @@ def floor_sweeps(caches: list[torch.Tensor]) -> dict[str, Sweep]:
     return {"floor forward": forward, "floor forward+update": forward_update}
 
 
-def path_sweeps(name: str, backend: Any, caches: list[torch.Tensor]) -> dict[str, Sweep]:
+def path_sweeps(name: str, backend: Any, caches: list[torch.Tensor], canonicalize: Canonicalize) -> dict[str, Sweep]:
     """The methods that vLLM calls, on real layers, with kernels that do nothing."""
     config = support.registered_engine()
     layers: list[Any] = [support.make_layer(config, backend, number) for number in range(LAYERS)]
@@ -150,10 +154,12 @@ def path_sweeps(name: str, backend: Any, caches: list[torch.Tensor]) -> dict[str
     bound = list(zip(layers, caches, strict=True))
 
     def forward() -> None:
+        setattr(upstream, HELPER, canonicalize)
         for layer, kv_cache in bound:
             layer.impl.forward(layer, query, key, value, kv_cache, step, output=output)
 
     def forward_update() -> None:
+        setattr(upstream, HELPER, canonicalize)
         for layer, kv_cache in bound:
             layer.impl.do_kv_cache_update(layer, key, value, kv_cache, step.slot_mapping)
             layer.impl.forward(layer, query, key, value, kv_cache, step, output=output)
@@ -208,6 +214,7 @@ def ratios(timings: dict[str, list[float]]) -> dict[str, float]:
 def run() -> dict[str, Any]:
     """Measure everything once."""
     torch.set_num_threads(1)
+    stock = canonicalize_singleton_dim_strides
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
         support.set_engine_environment(patch)
         support.install_kernels(patch)
@@ -218,11 +225,12 @@ def run() -> dict[str, Any]:
             for _ in range(LAYERS)
         ]
         sweeps = incumbent_sweeps(caches) | floor_sweeps(caches)
-        sweeps |= path_sweeps("stock", upstream.FlashAttentionBackend, caches)
-        for validator in Validator:
+        patch.setattr(upstream, HELPER, stock)  # and back to what it was when all is measured
+        sweeps |= path_sweeps("stock", upstream.FlashAttentionBackend, caches, stock)
+        for validator, canonicalize in ((Validator.NATIVE, _contract.Canonicalize(stock)), (Validator.PYTHON, stock)):
             patch.setenv(VALIDATOR, validator)
-            sweeps |= candidate_sweeps(validator, caches)
-            sweeps |= path_sweeps(validator, LagunaFlashAttentionBackend, caches)
+            sweeps |= candidate_sweeps(validator, caches, canonicalize)
+            sweeps |= path_sweeps(validator, LagunaFlashAttentionBackend, caches, canonicalize)
         timings = measure(sweeps)
     medians = {name: statistics.median(values) for name, values in timings.items()}
     return {

@@ -11,7 +11,7 @@
  * decides what an error says: on any difference the Python contract is called, which names the field; if that one
  * sees nothing, the two disagree and that is raised.
  *
- * Both types are heap types of a multi-phase module, tracked by the garbage collector because they hold tensors
+ * All types are heap types of a multi-phase module, tracked by the garbage collector because they hold tensors
  * and callables. They are immutable except for Seam.views, whose replacement the contract must notice.
  */
 #define PY_SSIZE_T_CLEAN
@@ -43,6 +43,8 @@ typedef struct {
     PyObject *refuse_disagreement;
     PyTypeObject *seam_type;
     PyTypeObject *contract_type;
+    PyTypeObject *canonicalize_type;
+    PyObject *checked[2]; /* the canonical key and value alias of the use under way, until each is asked for */
 } ModuleState;
 
 /* ---- Seam --------------------------------------------------------------------------------------------------- */
@@ -249,6 +251,7 @@ typedef struct {
     PyObject *held[VIEWS]; /* raw key, raw value, canonical key, canonical value */
     Signature signatures[TENSORS];
     int distinct; /* the source and each alias object once */
+    ModuleState *state; /* of the module, which the type keeps alive */
     unsigned long long forward_hits;
     unsigned long long update_hits;
 } Contract;
@@ -375,6 +378,9 @@ contract_forward(Contract *self, PyObject *source)
         return NULL;
     }
     self->forward_hits++;
+    for (int i = 0; i < 2; i++) {
+        Py_XSETREF(self->state->checked[i], Py_NewRef(self->held[2 + i]));
+    }
     return Py_NewRef(self->canonical);
 }
 
@@ -422,6 +428,11 @@ contract_dealloc(Contract *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
+    for (int i = 0; i < 2; i++) { /* a use that was broken off has left its aliases */
+        if (self->state->checked[i] == self->held[2 + i]) {
+            Py_CLEAR(self->state->checked[i]);
+        }
+    }
     Py_CLEAR(self->explain);
     Py_CLEAR(self->make_handle);
     Py_CLEAR(self->owner);
@@ -484,6 +495,7 @@ contract_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
     if (self == NULL) {
         return NULL;
     }
+    self->state = state;
     self->api = state->api;
     self->shim = state->shim;
     self->make_handle = Py_NewRef(state->make_handle);
@@ -536,6 +548,105 @@ static PyType_Spec contract_spec = {
     .basicsize = sizeof(Contract),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = contract_slots,
+};
+
+/* ---- Canonicalize ------------------------------------------------------------------------------------------- */
+
+/* Stands before vLLM's canonicalisation helper. The aliases of the canonical seam were found canonical when they were
+ * built, and unchanged when the contract was used; so each is its own canonical form, once after each use. All else,
+ * and the same alias asked for again, is the helper's to answer. Between two threads in turn at most the helper
+ * answers what it need not: what is compared is the object. */
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    ModuleState *state; /* of the module, which the type keeps alive */
+    PyObject *helper;
+} Canonicalize;
+
+static PyObject *
+canonicalize_call(PyObject *callable, PyObject *const *args, size_t count, PyObject *keyword_names)
+{
+    Canonicalize *self = (Canonicalize *)callable;
+    if (PyVectorcall_NARGS(count) == 1 && keyword_names == NULL) {
+        for (int i = 0; i < 2; i++) {
+            PyObject *alias = self->state->checked[i];
+            if (alias != NULL && alias == args[0]) {
+                self->state->checked[i] = NULL;
+                return alias;
+            }
+        }
+    }
+    return PyObject_Vectorcall(self->helper, args, count, keyword_names);
+}
+
+static PyObject *
+canonicalize_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    PyObject *helper;
+    ModuleState *state = PyType_GetModuleState(type);
+    if (state == NULL) {
+        return NULL;
+    }
+    if (keywords != NULL && PyDict_GET_SIZE(keywords) != 0) {
+        PyErr_SetString(PyExc_TypeError, "Canonicalize: expected no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "O:Canonicalize", &helper)) {
+        return NULL;
+    }
+    if (!PyCallable_Check(helper)) {
+        PyErr_SetString(PyExc_TypeError, "Canonicalize: expected vLLM's helper, a function");
+        return NULL;
+    }
+    Canonicalize *self = (Canonicalize *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->vectorcall = canonicalize_call;
+    self->state = state;
+    self->helper = Py_NewRef(helper);
+    return (PyObject *)self;
+}
+
+static int
+canonicalize_traverse(Canonicalize *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->helper);
+    return 0;
+}
+
+static void
+canonicalize_dealloc(Canonicalize *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->helper);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef canonicalize_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Canonicalize, vectorcall), READONLY, NULL},
+    {"helper", T_OBJECT_EX, offsetof(Canonicalize, helper), READONLY, PyDoc_STR("vLLM's own function.")},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot canonicalize_slots[] = {
+    {Py_tp_doc, (void *)PyDoc_STR("vLLM's canonicalisation helper, not asked for what a contract has just checked.")},
+    {Py_tp_new, canonicalize_new},
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_traverse, canonicalize_traverse},
+    {Py_tp_dealloc, canonicalize_dealloc},
+    {Py_tp_members, canonicalize_members},
+    {0, NULL},
+};
+
+static PyType_Spec canonicalize_spec = {
+    .name = "laguna_kv._contract.Canonicalize",
+    .basicsize = sizeof(Canonicalize),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_VECTORCALL,
+    .slots = canonicalize_slots,
 };
 
 /* ---- Module ------------------------------------------------------------------------------------------------- */
@@ -621,7 +732,10 @@ module_exec(PyObject *module)
     if (add_type(module, &seam_spec, &state->seam_type) < 0) {
         return -1;
     }
-    return add_type(module, &contract_spec, &state->contract_type);
+    if (add_type(module, &contract_spec, &state->contract_type) < 0) {
+        return -1;
+    }
+    return add_type(module, &canonicalize_spec, &state->canonicalize_type);
 }
 
 static int
@@ -634,6 +748,9 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->refuse_disagreement);
     Py_VISIT(state->seam_type);
     Py_VISIT(state->contract_type);
+    Py_VISIT(state->canonicalize_type);
+    Py_VISIT(state->checked[0]);
+    Py_VISIT(state->checked[1]);
     return 0;
 }
 
@@ -647,6 +764,9 @@ module_clear(PyObject *module)
     Py_CLEAR(state->refuse_disagreement);
     Py_CLEAR(state->seam_type);
     Py_CLEAR(state->contract_type);
+    Py_CLEAR(state->canonicalize_type);
+    Py_CLEAR(state->checked[0]);
+    Py_CLEAR(state->checked[1]);
     return 0;
 }
 

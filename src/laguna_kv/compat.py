@@ -18,6 +18,7 @@ from vllm.config import VllmConfig, get_current_vllm_config
 from vllm.model_executor.models.utils import extract_layer_index  # 0.26.0, 0.32.0, 0.33.0
 from vllm.platforms import current_platform
 from vllm.utils.torch_utils import canonicalize_singleton_dim_strides  # 0.26.0, 0.32.0, 0.33.0
+from vllm.v1.attention.backends import flash_attn
 from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend, FlashAttentionImpl
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
@@ -31,6 +32,7 @@ __all__ = [
     "FlashAttentionBackend",
     "FlashAttentionImpl",
     "VllmConfig",
+    "ask_before_canonicalizing",
     "attention_layers",
     "canonicalize_singleton_dim_strides",
     "engine_facts",
@@ -51,6 +53,21 @@ def override_flash_attention(class_path: str) -> None:
     spawn and that the XPU platform accepts (it refuses CUSTOM and names of its own making).
     """
     register_backend(AttentionBackendEnum.FLASH_ATTN, class_path)
+
+
+def ask_before_canonicalizing(wrap: type[Any]) -> None:
+    """Put a function before the helper by which FlashAttention's forward canonicalises both of its views.
+
+    The forward looks the helper up in its module at each call (0.26.0, 0.32.0, 0.33.0). Set there and not in
+    ``vllm.utils.torch_utils``, so that no other backend asks it; once in a process, however many layers there are.
+
+    Args:
+        wrap: makes the function from the helper, and is the class of what it makes.
+    """
+    name = canonicalize_singleton_dim_strides.__name__
+    helper = getattr(flash_attn, name)
+    if not isinstance(helper, wrap):
+        setattr(flash_attn, name, wrap(helper))
 
 
 def refuse_other_backends(class_path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from laguna_kv.compat import ask_before_canonicalizing
 from laguna_kv.errors import ContractError, SettingError
 from laguna_kv.seam import Seam
 from laguna_kv.settings import VALIDATOR, Validator
@@ -163,6 +164,9 @@ def python_contract(source: torch.Tensor, views: Views, head_size: int, owner: s
 def load_validator(validator: Validator) -> Callable[[torch.Tensor, Views, int, str], Contract]:
     """The function that makes contracts of the kind asked for.
 
+    With the native one vLLM's forward no longer asks whether the aliases that it was handed are canonical, which the
+    contract knows. The Python one, which saves nothing in any case, leaves that question to vLLM.
+
     Raises:
         SettingError: the native one was asked for and cannot be loaded here.
     """
@@ -176,6 +180,8 @@ def load_validator(validator: Validator) -> Callable[[torch.Tensor, Views, int, 
             f" {VALIDATOR}=python"
         )
         raise SettingError(VALIDATOR, "laguna_kv._contract to load", "native", remedy) from error
+
+    ask_before_canonicalizing(_contract.Canonicalize)
 
     def native_contract(source: torch.Tensor, views: Views, head_size: int, owner: str) -> Contract:
         verify_views(views, source, head_size, owner)

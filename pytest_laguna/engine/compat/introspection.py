@@ -13,7 +13,6 @@ from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphWrapper
 from vllm.distributed import get_tensor_model_parallel_rank
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.models.utils import extract_layer_index
-from vllm.utils.torch_utils import canonicalize_singleton_dim_strides
 from vllm.v1.attention.backends import flash_attn
 
 COLLECTIVE_BREAK = "collective_break"
@@ -66,8 +65,9 @@ def attention_class() -> type[Any]:
 
 
 def canonical_strides() -> Callable[[torch.Tensor], torch.Tensor]:
-    """What that implementation's forward applies to a view of the cache."""
-    return canonicalize_singleton_dim_strides
+    """What that implementation's forward applies to a view of the cache; a candidate may have replaced it."""
+    canonicalize: Callable[[torch.Tensor], torch.Tensor] = vars(flash_attn)["canonicalize_singleton_dim_strides"]
+    return canonicalize
 
 
 def attention_kernels() -> ModuleType:

@@ -12,6 +12,7 @@ import vllm.envs
 import vllm.v1.attention.backends.flash_attn as upstream
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.platforms import current_platform
+from vllm.utils.torch_utils import canonicalize_singleton_dim_strides
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.attention.selector import get_attn_backend
 
@@ -80,6 +81,27 @@ def test_a_layer_is_made_of_what_vllm_passes_by_name_too(config: Any) -> None:
     with set_current_vllm_config(config):
         layer = LagunaFlashAttentionImpl(12, 128, 1.0, 2, None, None, "auto", kv_sharing_target_layer_name="another")
     assert layer.kv_sharing_target_layer_name == "another"
+
+
+def test_vllms_forward_asks_its_helper_for_no_alias_that_the_native_contract_has_checked(
+    config: Any, validator: Validator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VALIDATOR, validator)
+    asked: list[Any] = []
+
+    def helper(tensor: Any) -> Any:
+        asked.append(tensor)
+        return canonicalize_singleton_dim_strides(tensor)
+
+    monkeypatch.setattr(upstream, "canonicalize_singleton_dim_strides", helper)
+    layer = support.make_layer(config, LagunaFlashAttentionBackend)
+    layer.kv_cache = support.make_cache()
+    for step in range(2):
+        support.run_step(config, layer)
+        assert len(asked) == (0 if validator is Validator.NATIVE else 2 * (step + 1))
+    del asked[:]
+    support.run_step(config, stock_layer(config, layer.kv_cache))
+    assert len(asked) == 2
 
 
 def test_one_build_then_only_hits(config: Any, layer: Any) -> None:

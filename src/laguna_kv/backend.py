@@ -31,7 +31,7 @@ class LagunaFlashAttentionImpl(compat.FlashAttentionImpl):
     """FlashAttention whose target layers get stored aliases where vLLM makes them anew.
 
     Both methods hand vLLM's own code a seam in place of the cache tensor, and leave everything else to it; whether
-    the aliases are canonical, which the forward asks of each, the native contract answers (``contract.load_validator``).
+    the aliases are canonical, which the forward asks of each, the native contract answers (see ``load_validator``).
     The drafter's layers use the same class, because vLLM picks one backend for both, and are passed through.
 
     Attributes:

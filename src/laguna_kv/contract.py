@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from laguna_kv.compat import ask_before_canonicalizing
+from laguna_kv import compat
 from laguna_kv.errors import ContractError, SettingError
 from laguna_kv.seam import Seam
 from laguna_kv.settings import VALIDATOR, Validator
@@ -181,7 +181,7 @@ def load_validator(validator: Validator) -> Callable[[torch.Tensor, Views, int, 
         )
         raise SettingError(VALIDATOR, "laguna_kv._contract to load", "native", remedy) from error
 
-    ask_before_canonicalizing(_contract.Canonicalize)
+    compat.ask_before_canonicalizing(_contract.Canonicalize)
 
     def native_contract(source: torch.Tensor, views: Views, head_size: int, owner: str) -> Contract:
         verify_views(views, source, head_size, owner)

@@ -28,7 +28,6 @@ def git(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str] | 
             check=False,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
             errors="surrogateescape",
             timeout=DEADLINE_SECONDS,
         )

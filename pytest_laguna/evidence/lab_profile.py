@@ -152,7 +152,7 @@ def _segments(record: Fields, name: str) -> list[tuple[SegmentKind, int]]:
     ordered = record["segment_ordered_host_call_ns"]
     if not isinstance(ordered, list):
         _refuse(name, "no ordered segments", "a list of kind and nanoseconds")
-    by_kind: dict[str, list[JSON]] = {kind: [] for kind in KINDS}
+    by_kind: dict[str, list[int]] = {kind: [] for kind in KINDS}
     segments = []
     for pair in ordered:
         if not isinstance(pair, list) or len(pair) != 2:  # noqa: PLR2004 - kind and time
@@ -169,8 +169,7 @@ def _segments(record: Fields, name: str) -> list[tuple[SegmentKind, int]]:
     totals = _object(record["segment_host_call_total_ns"], set(KINDS), f"{name}: segment_host_call_total_ns")
     for kind in KINDS:
         _same(name, f"segment_host_call_ns {kind}", listed[kind], by_kind[kind])
-        total = sum(_whole_number(each, name) for each in by_kind[kind])
-        _same(name, f"segment_host_call_total_ns {kind}", totals[kind], total)
+        _same(name, f"segment_host_call_total_ns {kind}", totals[kind], sum(by_kind[kind]))
     return segments
 
 

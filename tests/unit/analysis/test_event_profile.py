@@ -20,7 +20,7 @@ from pytest_laguna.campaign import read_campaign
 from pytest_laguna.engine import event_loop
 from pytest_laguna.engine.event_loop import EventLoop
 from pytest_laguna.evidence.event_profile import EventProfile, HostLead
-from pytest_laguna.evidence.lab_event_profile import parse_lab_event_profile
+from pytest_laguna.evidence.lab_event_profile import parse_lab_event_profile, read_lab_event_profile
 from pytest_laguna.evidence.replay_profile import SegmentKind
 from pytest_laguna.verdict import UnusableEvidenceError
 from tests import event_root
@@ -236,7 +236,8 @@ def test_clocks_that_cannot_both_be_true_are_refused(monkeypatch: pytest.MonkeyP
     [
         (lambda lab: lab.update(status="partial"), "status"),
         (lambda lab: lab.update(world_size=2), "world_size"),
-        (lambda lab: lab.update(rank=4), "rank 4 of 4"),
+        (lambda lab: lab.update(rank=4), "profile: Value error, rank 4 of 4"),
+        (lambda lab: lab.update(rank="1"), "rank: Input should be a valid integer"),
         (lambda lab: lab.update(event_count=291), "event_count 291; expected 292"),
         (lambda lab: lab.update(interval_count=290), "interval_count 290; expected 291"),
         (lambda lab: lab.update(graphs=145), "graphs 145; expected 146"),
@@ -247,7 +248,10 @@ def test_clocks_that_cannot_both_be_true_are_refused(monkeypatch: pytest.MonkeyP
         (lambda lab: lab.update(global_critical_path_validated=True), "global_critical_path_validated"),
         (lambda lab: lab.update(collective_cross_stream_completion_validated=True), "collective_cross_stream"),
         (lambda lab: lab.update(diagnostic_only=False), "diagnostic_only"),
-        (lambda lab: lab.update(not_benchmark_or_submission_evidence=1), "not_benchmark_or_submission_evidence"),
+        (
+            lambda lab: lab.update(not_benchmark_or_submission_evidence=1),
+            "not_benchmark_.*: .* 1; expected true or false",
+        ),
         (lambda lab: lab["stream_identity"].update(device_type="cuda"), "stream_identity.device_type"),
         (lambda lab: lab["intervals"][3].update(index=4), "intervals out of order"),
         (lambda lab: lab["intervals"][3].update(kind="other"), "intervals.3.kind"),
@@ -261,5 +265,30 @@ def test_clocks_that_cannot_both_be_true_are_refused(monkeypatch: pytest.MonkeyP
 def test_another_form_is_refused(change: Any, message: str) -> None:
     lab = event_root.lab_profile(LAB, 1)
     change(lab)
-    with pytest.raises(UnusableEvidenceError, match=rf"rank1\.json: .*{message}.*; expected the published form"):
+    with pytest.raises(
+        UnusableEvidenceError, match=rf"^rank1\.json: (.*[ .])?{message}.*; expected the published form"
+    ):
         parse_lab_event_profile(lab, "rank1.json")
+
+
+def test_a_published_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "rank1.json"
+    path.write_text(json.dumps(event_root.lab_profile(LAB, 1)))
+    assert read_lab_event_profile(path) == ours(1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff", r"not text \(invalid start byte\); expected an event profile"),
+        (b"{", "not strict JSON"),
+        (b"{}", "schema: Field required; expected the published form"),
+        ((2**20 + 1) * b" ", "larger than 1048576 bytes"),
+    ],
+    ids=["text", "JSON", "form", "size"],
+)
+def test_another_file_is_refused_by_its_name(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "rank1.json"
+    path.write_bytes(content)
+    with pytest.raises(UnusableEvidenceError, match=rf"^rank1\.json: {message}"):
+        read_lab_event_profile(path)

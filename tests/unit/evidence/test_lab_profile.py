@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,19 +146,24 @@ TIMES = [
 ]
 """Of these only the first may be 0."""
 
+WORDS = "graph, collective, attention, eager"
+NOT_LISTED = "record 1: no ordered segments; expected a list of kind and nanoseconds"
+
 REFUSED: list[tuple[str, Callable[[Values], None], str]] = [
-    ("schema", _at("schema", f"{V1[:-1]}3"), "schema 'laguna-m8-breakable-replay-profile-v3'"),
+    ("schema", _at("schema", f"{V1[:-1]}3"), f"schema '{V1[:-1]}3'; expected {V1} or {V2}"),
     ("version", _at("schema", V1), "record 0: with the key 'kv_view_prepare'; expected exactly 12 keys"),
     ("status", _at("status", "partial"), "status 'partial'; expected 'complete'"),
+    ("long", _at("status", 78 * "x"), f"status '{78 * 'x'}'; expected"),
+    ("too long", _at("status", 79 * "x"), f"status '{76 * 'x'}...; expected"),
     ("samples", _at("samples", 31), "samples 31; expected 3"),
     ("samples type", _at("samples", 3.0), "samples 3.0; expected 3"),
     ("rank type", _at("rank", True), "rank: Input should be a valid integer"),
-    ("rank beyond", _at("rank", 4), "rank 4 of 4"),
+    ("rank beyond", _at("rank", 4), "rank 4 of 4; expected a published profile"),
     ("descriptor", _at("batch_descriptor", ""), "descriptor: String should have at least 1"),
     ("graphs", _at("graphs", 145), "graphs 145; expected 146"),
     ("breaks", _at("eager_breaks", 146), "eager_breaks 146; expected 145"),
-    ("boundaries", _at("boundary_categories|attention", 47), "boundary_categories"),
-    ("order", _at("segment_kind_order_sha256", "0" * 64), "segment_kind_order_sha256"),
+    ("boundaries", _at("boundary_categories|attention", 47), ": boundary_categories {'"),
+    ("order", _at("segment_kind_order_sha256", "0" * 64), ": segment_kind_order_sha256 '00"),
     ("no records", _at("records", []), "no records; expected a list"),
     ("extra key", _at("extra", 1), "with the key 'extra'; expected exactly 10 keys"),
     ("missing key", _without("graphs"), "without the key 'graphs'"),
@@ -170,15 +176,17 @@ REFUSED: list[tuple[str, Callable[[Values], None], str]] = [
     *[(f"{name} zero", _at(f"{RECORD}{name}", 0), f"{name} 0; expected more than 0") for name in TIMES[1:]],
     ("too large", _at(f"{RECORD}debug_guard_ns", 2**53), "debug_guard_ns: 9007199254740992; expected a whole number"),
     ("order differs", _at(f"{RECORD}segment_ordered_host_call_ns|0|0", "attention"), "segment_host_call_ns graph"),
-    ("kind", _at(f"{RECORD}segment_ordered_host_call_ns|0|0", "other"), "segment of kind 'other'; expected one of"),
+    ("kind", _at(f"{RECORD}segment_ordered_host_call_ns|0|0", "other"), f"'other'; expected one of {WORDS}"),
     ("kind type", _at(f"{RECORD}segment_ordered_host_call_ns|0|0", [1]), "segment of kind '[1]'"),
     ("pair", _at(f"{RECORD}segment_ordered_host_call_ns|0", ["graph"]), "segment ['graph']; expected a kind and"),
-    ("segment zero", _at(f"{RECORD}segment_ordered_host_call_ns|0|1", 0), "a graph segment of 0 ns"),
+    ("no time", _at(f"{RECORD}segment_ordered_host_call_ns|0|1", 0), "a graph segment of 0 ns; expected more than 0"),
+    ("time type", _at(f"{RECORD}segment_ordered_host_call_ns|0|1", "5"), "1: segment of kind graph: '5'; expected a"),
     ("segment time", _at(f"{RECORD}segment_ordered_host_call_ns|0|1", 5), "segment_host_call_ns graph"),
     ("listed", _at(f"{RECORD}segment_host_call_ns|attention|0", 5), "segment_host_call_ns attention"),
     ("listed kind", _without(f"{RECORD}segment_host_call_ns|eager"), "segment_host_call_ns: without the key 'eager'"),
+    ("total kind", _without(f"{RECORD}segment_host_call_total_ns|eager"), "total_ns: without the key 'eager'"),
     ("total", _at(f"{RECORD}segment_host_call_total_ns|collective", 5), "segment_host_call_total_ns collective 5"),
-    ("not listed", _at(f"{RECORD}segment_ordered_host_call_ns", None), "no ordered segments"),
+    ("not listed", _at(f"{RECORD}segment_ordered_host_call_ns", None), NOT_LISTED),
     ("views key", _at(f"{VIEWS}extra", 0), "kv_view_prepare: with the key 'extra'; expected exactly 10 keys"),
     ("views sum", _at(f"{VIEWS}total_calls", 96), "kv_view_prepare: total_calls 96; expected 48"),
     ("views time", _at(f"{VIEWS}total_ns", 1), "kv_view_prepare: total_ns 1; expected 897617"),
@@ -202,20 +210,38 @@ def test_what_is_not_that_form_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"\xff", "not text"),
-        (b'{"rank":1,"rank":2}', "key 'rank' twice"),
-        (b'{"rank":NaN}', "NaN is no number"),
+        (b"\xff", r"not text \(.*\); expected a replay profile"),
+        (b'{"rank":1,"rank":2}', ".*key 'rank' twice"),
+        (b'{"rank":NaN}', ".*NaN is no number"),
         (b"[]", "a list; expected an object"),
         (b"{", "not strict JSON"),
     ],
 )
 def test_what_is_no_strict_json_is_refused(content: bytes, reason: str, tmp_path: Path) -> None:
-    with pytest.raises(UnusableEvidenceError, match=reason):
+    with pytest.raises(UnusableEvidenceError, match=rf"^rank2\.json: {reason}"):
         read_lab_profile(written(content, tmp_path), world_size=4)
+
+
+def test_a_file_of_more_than_64_mib_is_refused(tmp_path: Path) -> None:
+    path = written(b"", tmp_path)
+    os.truncate(path, 2**26 + 1)
+    with pytest.raises(UnusableEvidenceError, match=r"^rank2\.json: larger than 67108864 bytes"):
+        read_lab_profile(path, world_size=4)
+
+
+def test_preparations_for_the_write_are_counted_with_the_others(tmp_path: Path) -> None:
+    values = lab()
+    for each in values["records"]:
+        each["kv_view_prepare"] |= {"update_calls": 2, "update_ns": 5, "total_calls": 50, "total_ns": 897_622}
+    views = read_lab_profile(written(values, tmp_path), world_size=4).samples[0].views
+    assert views is not None
+    assert (views.forward_calls, views.update_calls, views.total_ns) == (48, 2, 897_622)
 
 
 def test_records_whose_orders_differ_are_refused(tmp_path: Path) -> None:
     values = lab()
     values["records"][2] = record(2, [*KINDS[4:], *KINDS[:4]], views=True)
-    with pytest.raises(UnusableEvidenceError, match="2 orders of segments; expected the same in every record"):
+    with pytest.raises(
+        UnusableEvidenceError, match=r"^rank2\.json: 2 orders of segments; expected the same in every record"
+    ):
         read_lab_profile(written(values, tmp_path), world_size=4)

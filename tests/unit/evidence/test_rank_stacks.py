@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -70,9 +71,28 @@ def test_no_part_of_a_text_is_taken_for_it(written: str) -> None:
             main_stack(written[:length], "rank-0-stack.txt")
 
 
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda text: text[:-5] + text, lambda text: text.replace(" in spin\n", "\n")],
+    ids=["the text before", "a frame"],
+)
+def test_a_text_with_a_torn_line_is_none(spoil: Callable[[str], str], written: str) -> None:
+    with pytest.raises(UnusableEvidenceError, match="not the whole stack of a main thread"):
+        main_stack(spoil(written), "torn")
+
+
+def test_a_program_of_one_thread_has_a_main_thread() -> None:
+    text = 'Timeout (0:00:01)!\nThread 0x1 (most recent call first):\n  File "a.py", line 7 in spin\n'
+    assert main_stack(f'{text}  File "a.py", line 9 in <module>\n', "one") == (
+        Frame("a.py", "7", "spin"),
+        Frame("a.py", "9", "<module>"),
+    )
+
+
 def test_a_stack_that_is_too_deep_to_be_written_whole_is_read(written: str) -> None:
-    deep = written[: written.rindex("  File")] + "  ...\n"
-    assert [frame.function for frame in main_stack(deep, "deep")] == ["spin"]
+    frame = '  File "program.py", line 8 in spin\n'
+    deep = written[: written.rindex("  File")] + 2 * frame + "  ...\n"
+    assert [frame.function for frame in main_stack(deep, "deep")] == 3 * ["spin"]
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,16 @@ def test_cumulative_of_t(freedom: int, value: float, expected: float) -> None:
     assert statistics.t_cumulative(value, freedom) == pytest.approx(expected, rel=1e-11)
 
 
+def test_of_a_t_without_bound_nothing_lies_beyond() -> None:
+    assert (statistics.t_cumulative(-math.inf, 3), statistics.t_cumulative(math.inf, 3)) == (0.0, 1.0)
+
+
+def test_a_fraction_that_does_not_converge_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "_TERMS", 2)
+    with pytest.raises(ArithmeticError, match=r"beta function at 0\.5, 1\.5, 0\.25 did not converge in 2 terms"):
+        statistics.t_cumulative(1.0, 3)
+
+
 @pytest.mark.parametrize(("count", "stdev", "excess", "expected"), POWERS)
 def test_power_of_superiority(count: int, stdev: float, excess: float, expected: float) -> None:
     seen = statistics.superiority_power(stdev=stdev, count=count, confidence=0.95, excess=excess)
@@ -218,6 +228,7 @@ def test_linear_percentile() -> None:
     assert statistics.linear_percentile([7.0], 0.9) == 7.0
     assert statistics.linear_percentile([1.0, 2.0], 1.0) == 2.0
     assert statistics.linear_percentile([1.0, 2.0], 0.0) == 1.0
+    assert statistics.linear_percentile([1.0, 3.0], 0.75) == 2.5
     assert statistics.linear_percentile([float(n) for n in range(31)], 0.9) == 27.0
 
 
@@ -244,5 +255,52 @@ def test_the_interval_of_a_median_has_the_ranks_of_the_sign_test(count: int, ran
 def test_five_values_are_too_few_for_an_interval_of_a_median() -> None:
     assert statistics.median_interval([1.0, 2.0, 3.0, 4.0, 5.0], 0.95) is None
     assert statistics.median_interval([], 0.95) is None
-    with pytest.raises(ValueError, match="confidence"):
-        statistics.median_interval([1.0], 1.0)
+    for confidence in (0.0, 1.0):
+        with pytest.raises(ValueError, match="confidence"):
+            statistics.median_interval([1.0], confidence)
+
+
+def test_ranks_that_cover_just_enough_are_an_interval_of_a_median() -> None:
+    assert statistics.median_interval([2.0, 1.0], 0.5) == (1.0, 2.0)
+
+
+# successes, count, confidence, the exact interval: where all or none succeeded, the root of the tail
+BINOMIAL = [
+    (0, 10, 0.95, (0.0, 1 - 0.025 ** (1 / 10))),
+    (10, 10, 0.95, (0.025 ** (1 / 10), 1.0)),
+    (0, 1, 0.9, (0.0, 0.95)),
+    (1, 1, 0.9, (0.05, 1.0)),
+    (1, 10, 0.95, (0.002528578544, 0.445016117028)),
+    (5, 10, 0.95, (0.187086028447, 0.812913971553)),
+]
+
+
+@pytest.mark.parametrize(("successes", "count", "confidence", "expected"), BINOMIAL)
+def test_exact_interval_of_a_probability(
+    successes: int, count: int, confidence: float, expected: tuple[float, float]
+) -> None:
+    seen = statistics.binomial_interval(successes, count, confidence)
+    assert seen == pytest.approx(expected, abs=2e-12)
+    assert (seen[0] == 0.0, seen[1] == 1.0) == (successes == 0, successes == count)
+
+
+@pytest.mark.parametrize(("successes", "count"), [(-1, 3), (4, 3), (0, 0)])
+def test_more_successes_than_tries_have_no_interval(successes: int, count: int) -> None:
+    with pytest.raises(ValueError, match=f"{successes} of {count}; expected 0 to as many"):
+        statistics.binomial_interval(successes, count, 0.95)
+
+
+@pytest.mark.parametrize(("count", "stdev", "power"), [(2, 0.005, 0.9), (4, 0.005, 0.8), (16, 0.25, 0.5)])
+def test_what_is_detectable_has_the_power_that_was_asked_for(count: int, stdev: float, power: float) -> None:
+    found = statistics.detectable(stdev=stdev, count=count, confidence=0.95, power=power)
+    seen = statistics.superiority_power(stdev=stdev, count=count, confidence=0.95, excess=found)
+    assert seen == pytest.approx(power, abs=1e-9)
+
+
+# The powers of 2 to 6 values for an excess of 0.01 are 0.18, 0.47, 0.75, 0.91 and 0.97, and of 8 values 0.998.
+COUNTS = [(0.1, 9, 2), (0.2, 9, 3), (0.5, 9, 4), (0.8, 9, 5), (0.8, 5, 5), (0.8, 4, None), (0.95, 6, 6), (0.98, 7, 7)]
+
+
+@pytest.mark.parametrize(("power", "most", "expected"), COUNTS)
+def test_how_many_values_find_an_effect(power: float, most: int, expected: int | None) -> None:
+    assert statistics.count_needed(stdev=0.005, excess=0.01, confidence=0.95, power=power, most=most) == expected

@@ -80,12 +80,13 @@ def one_less(ids: list[int]) -> None:
 
 
 TOKENS = 272
-SAMPLED: dict[str, tuple[Change, str]] = {
-    "another token": (sampled(1, another), "q1 rank 1: sampled "),
-    "another token on all ranks": (both(sampled(0, another), sampled(1, another)), "q1 rank 0: sampled "),
-    "one less": (sampled(1, one_less), f"q1 rank 1: sampled None as token {TOKENS - 1}; expected "),
-    "one more": (sampled(1, one_more), f"q1 rank 1: sampled 7 as token {TOKENS}; expected None, as rank 0 sampled"),
-    "one more on the first": (sampled(0, one_more), f"q1 rank 1: sampled None as token {TOKENS}; expected 7"),
+GIVEN, FIRST = ", as the arm gave", ", as rank 0 sampled"
+SAMPLED: dict[str, tuple[Change, str, str]] = {
+    "another token": (sampled(1, another), "q1 rank 1: sampled ", GIVEN),
+    "another token on all ranks": (both(sampled(0, another), sampled(1, another)), "q1 rank 0: sampled ", GIVEN),
+    "one less": (sampled(1, one_less), f"q1 rank 1: sampled None as token {TOKENS - 1}; expected ", GIVEN),
+    "one more": (sampled(1, one_more), f"q1 rank 1: sampled 7 as token {TOKENS}; expected None", FIRST),
+    "one more on the first": (sampled(0, one_more), f"q1 rank 1: sampled None as token {TOKENS}; expected 7", FIRST),
 }
 
 RULED = {"ranks-answered", "ranks-sampled-alike"}
@@ -118,11 +119,11 @@ def test_what_ranks_of_an_arm_that_came_to_its_end_wrote_says_nothing(root: type
 @pytest.mark.parametrize("root", ROOTS)
 @pytest.mark.parametrize("name", SAMPLED)
 def test_a_rank_that_sampled_other_tokens_is_named(name: str, root: types.ModuleType, tmp_path: Path) -> None:
-    change, reason = SAMPLED[name]
+    change, reason, source = SAMPLED[name]
     seen = found(root, change, tmp_path)
     assert [*seen] == ["tokens-identical/ranks-sampled-alike"]
     [(verdict, told)] = seen.values()
-    assert (verdict, told.startswith(reason)) == ("FAIL", True), told
+    assert (verdict, told.startswith(reason), told.endswith(source)) == ("FAIL", True, True), told
 
 
 @pytest.mark.parametrize("root", ROOTS)

@@ -85,3 +85,10 @@ def test_of_a_diagnostic(tmp_path: Path) -> None:
         name: gate.saving for name, gate in diagnosis.timing.items()
     }
     assert (figures["notice"], figures["published"]) == (diagnosis.notice, diagnosis.published)
+    assert figures["decides"] == "exactness+timing"
+
+
+def test_of_a_diagnostic_that_the_published_rules_call_nothing(tmp_path: Path) -> None:
+    tree = diagnostic_root.good()
+    diagnostic_root.at("arms/q1/record.json", "cached_tokens", 1)(tree)
+    assert diagnosis_figures(diagnostic_root.judged(tree, tmp_path))["published"] == "none"

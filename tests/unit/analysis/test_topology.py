@@ -34,7 +34,7 @@ def test_without_sums_that_break_there_is_attention_alone(ranks: int, breaks: bo
     assert topology.kinds == 48 * ["graph", "attention"] + ["graph"]
 
 
-@pytest.mark.parametrize("layers", [1, 2, 12])
+@pytest.mark.parametrize("layers", [1, 2, 12, 1024])
 def test_every_layer_adds_one_attention_and_two_sums(layers: int) -> None:
     topology = expected_topology(config(num_hidden_layers=layers), 2, collective_breaks=True)
     assert topology.counts["attention"] == target_layers(config(num_hidden_layers=layers)) == layers
@@ -45,9 +45,10 @@ def test_every_layer_adds_one_attention_and_two_sums(layers: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"architectures": ["LlamaForCausalLM"]}, r"architectures \['LlamaForCausalLM'\]; expected"),
+        ({"architectures": ["LlamaForCausalLM"]}, r"^config.json: architectures \['LlamaForCausalLM'\]; expected"),
         ({"architectures": None}, "architectures None"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers 0; expected a whole number from 1"),
+        ({"num_hidden_layers": 0}, r"^config.json: num_hidden_layers 0; expected a whole number from 1"),
+        ({"num_hidden_layers": 1025}, "num_hidden_layers 1025; expected a whole number from 1 to 1024"),
         ({"num_hidden_layers": 10**15}, "num_hidden_layers 1000000000000000; expected a whole number from 1 to 1024"),
         ({"num_hidden_layers": True}, "num_hidden_layers True"),
         ({"num_hidden_layers": 48.0}, "num_hidden_layers 48.0"),

@@ -25,7 +25,10 @@ ORDER = "e5" * 32
         ({"event_profile": ORDER, "profile_samples": 3}, "one instrument at a time"),
         ({"event_fitness_rounds": 3}, "none without an event profile"),
         ({"event_sparse_replays": 3}, "none without an event profile"),
-        ({"event_profile": ORDER, "event_fitness_rounds": 3, "event_sparse_replays": 3}, "one of them at most"),
+        (
+            {"event_profile": ORDER, "event_fitness_rounds": 3, "event_sparse_replays": 4},
+            "3 rounds of fitness and 4 sparse replays: expected one of them at most",
+        ),
         ({"event_profile": "e5"}, "event_profile"),
     ],
 )

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest
 from pytest_laguna.evidence.diagnostic_evidence import Missing, present
-from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
+from pytest_laguna.evidence.diagnostic_reader import read_config, read_diagnostic, read_plan, read_run
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 from tests import diagnostic_root as root
 
@@ -91,6 +91,19 @@ def test_a_failure_of_another_form_is_void(content: bytes, tmp_path: Path) -> No
     assert (record.verdict, record.told) == (Verdict.VOID, False)
 
 
+def test_a_record_beside_a_failure_is_void(tmp_path: Path) -> None:
+    root.write({"arms/q1/failure.json": {"reason": "no memory"}, "arms/q1/record.json": b"{}"}, tmp_path)
+    record = read_run(tmp_path, "arms/q1", ArmRequest, ArmRecord).record
+    assert record == Missing(Verdict.VOID, "arms/q1: a record and a failure; expected one of them")
+
+
+def test_a_torn_failure_is_void_without_a_record_too(tmp_path: Path) -> None:
+    root.write({"arms/q1/failure.json": b"{"}, tmp_path)
+    record = read_run(tmp_path, "arms/q1", ArmRequest, ArmRecord).record
+    assert isinstance(record, Missing)
+    assert (record.verdict, record.reason.startswith("arms/q1/failure.json: not JSON")) == (Verdict.VOID, True)
+
+
 def test_what_nobody_planned_is_named_and_what_a_run_keeps_beside_is_not(tmp_path: Path) -> None:
     tree = root.good()
     for name in ("arms/q1/stdout.log", "packets/0/stderr.log", "arms/retry/record.json", "packets/01/x", "packets/x/y"):
@@ -102,6 +115,9 @@ def test_what_nobody_planned_is_named_and_what_a_run_keeps_beside_is_not(tmp_pat
 def test_a_models_configuration_is_read_as_its_maker_wrote_it(tmp_path: Path) -> None:
     root.write(root.good() | {"target-config.json": b'{\n  "num_hidden_layers": 48\n}\n'}, tmp_path)
     assert present(read_diagnostic(tmp_path).target_config) == {"num_hidden_layers": 48}
+    (tmp_path / "target-config.json").write_bytes(b"{")
+    with pytest.raises(UnusableEvidenceError, match=r"^config\.json: not JSON"):
+        read_config((tmp_path / "target-config.json").rename(tmp_path / "config.json"))
     (tmp_path / "target-config.json").write_bytes(b"[]")
     with pytest.raises(UnusableEvidenceError, match=r"^target-config\.json: not an object"):
         present(read_diagnostic(tmp_path).target_config)

@@ -3,13 +3,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import tomllib
 from typing import Any
 
 import pydantic
 import pytest
 
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, EndpointThresholds, Gain
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.endpoint_campaign import (
+    ABBA,
+    BAAB,
+    EndpointPlan,
+    EndpointThresholds,
+    Gain,
+    block_orders,
+    planned_legs,
+)
 from tests import endpoint_legs as lab
 
 SETS = sorted((lab.CAMPAIGNS / "thresholds").glob("*.toml"))
@@ -80,3 +90,34 @@ def test_the_published_sets_are_the_published_numbers() -> None:
     assert (metadata.control_health_percent, graph.control_health_percent) == (2.0, None)
     assert (metadata.record, graph.record) == (92.16352215694299, 33.89498511171744)
     assert (metadata.practical_floor, graph.practical_floor) == (92.393930962335, None)
+
+
+@pytest.mark.parametrize(
+    ("strict", "just", "told"), [(True, False, "more than 0.5 %"), (False, True, "at least 0.5 %")]
+)
+def test_a_gain_is_reached_just_or_beyond(strict: bool, just: bool, told: str) -> None:
+    gain = Gain(percent=0.5, strict=strict)
+    assert [gain.reached(percent) for percent in (0.49, 0.5, 0.51)] == [False, just, True]
+    assert str(gain) == told
+
+
+def test_blocks_are_mixed_by_the_campaigns_digest_and_half_of_each_kind() -> None:
+    assert block_orders("a" * 64, 1) == [ABBA]
+    orders = [ABBA, ABBA, BAAB, BAAB]
+    for campaign in ("a" * 64, "b" * 64, "c" * 64):
+        places = sorted(range(4), key=lambda block: hashlib.sha256(f"{campaign}:{block}".encode()).hexdigest())
+        assert block_orders(campaign, 4) == [orders[place] for place in places]
+        planned = planned_legs(campaign, 4)
+        assert planned == [
+            (1 + number // 4, leg) for number, leg in enumerate(leg for place in places for leg in orders[place])
+        ]
+
+
+def test_a_teachers_rows_stand_in_the_order_of_their_prompts() -> None:
+    content = lab.TEACHER.model_dump(mode="json", by_alias=True)
+    assert lab.TEACHER.digest == files.digest_of(content)
+    swapped = content | {"rows": [content["rows"][1], content["rows"][0], *content["rows"][2:]]}
+    with pytest.raises(
+        pydantic.ValidationError, match=r"prompt_index of the rows is \[1, 0, .*expected 0, 1, \.\.\. without"
+    ):
+        type(lab.TEACHER).model_validate(swapped)

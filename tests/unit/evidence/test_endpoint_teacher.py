@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
+import pytest
+
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.endpoint_reader import TEACHER, leg_directory, take_teacher
+from pytest_laguna.evidence.endpoint_reader import TEACHER, ProtocolCommit, leg_directory, take_teacher
 from pytest_laguna.evidence.leg import LegRecord
 from tests import endpoint_legs as lab
 
@@ -44,3 +47,10 @@ def test_a_frozen_teacher_comes_first(tmp_path: Path) -> None:
     files.write_new(tmp_path / TEACHER, files.canonical_json(lab.TEACHER.canonical()))
     assert take_teacher(tmp_path, records) == lab.TEACHER
     assert take_teacher(tmp_path, []) == lab.TEACHER
+
+
+@pytest.mark.parametrize("algorithm", ["sha1", "sha256"])
+def test_a_protocol_is_the_blob_that_git_names(algorithm: str) -> None:
+    name = hashlib.new(algorithm, b"blob 5\0rules").hexdigest()
+    commit = ProtocolCommit(commit="c" * 40, blob=name)
+    assert [commit.holds(content) for content in (b"rules", b"rule", b"ruled")] == [True, False, False]

@@ -85,7 +85,7 @@ def test_no_more_of_a_huge_file_is_read_than_its_limit(tmp_path: Path) -> None:
 def test_the_tail_of_a_log_is_its_last_4_kib(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert files.read_tail(log) == []
-    log.write_bytes(b"\n one\ntwo\xff\n\n")
+    log.write_bytes(b"one\ntwo\xff\n\n")
     assert files.read_tail(log) == ["one", "two\ufffd"]
     log.write_bytes(b"x" * 10 + b"\n" + b"y" * 4095 + b"\n")
     assert files.read_tail(log) == ["y" * 4095]

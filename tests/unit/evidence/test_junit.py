@@ -14,7 +14,10 @@ CASES = (
     Case("gates/parts/a.py::Test::test_one", "one", Verdict.PASS, seconds=0.25),
     Case("gates/a.py::test_two[x::1]", "two", Verdict.FAIL, "expected 1", "trace\nback", 1.5, ("b.log", "c.log")),
 )
-REPORT = write_junit("a gate", {"nonce": "a"}, CASES)
+
+
+def report() -> bytes:
+    return write_junit("a gate", {"nonce": "a"}, CASES)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +34,7 @@ def test_text_is_shown_without_what_xml_cannot_hold(text: str, shown: str) -> No
 
 
 def test_a_reader_of_junit_finds_names_times_and_counts() -> None:
-    (suite,) = ElementTree.fromstring(REPORT)  # noqa: S314 - our own
+    (suite,) = ElementTree.fromstring(report())  # noqa: S314 - our own
     assert suite.attrib == {
         "name": "a gate", "tests": "2", "failures": "1", "errors": "0", "skipped": "0", "time": "1.750",
     }  # fmt: skip
@@ -39,13 +42,13 @@ def test_a_reader_of_junit_finds_names_times_and_counts() -> None:
         {"classname": "gates.parts.a", "name": "Test::test_one", "file": "gates/parts/a.py", "time": "0.250"},
         {"classname": "gates.a", "name": "test_two[x::1]", "file": "gates/a.py", "time": "1.500"},
     ]
-    assert read_junit(REPORT).cases == CASES
+    assert read_junit(report()).cases == CASES
 
 
 def test_a_result_may_come_without_message_or_text() -> None:
-    bare = REPORT.replace(b' message="expected 1"', b"")
+    bare = report().replace(b' message="expected 1"', b"")
     assert [(case.reason, case.detail) for case in read_junit(bare).cases][1] == ("", "expected 1\ntrace\nback")
-    silent = REPORT.replace(b">expected 1\ntrace\nback<", b"><")
+    silent = report().replace(b">expected 1\ntrace\nback<", b"><")
     assert [(case.reason, case.detail) for case in read_junit(silent).cases][1] == ("expected 1", "")
 
 
@@ -67,9 +70,9 @@ def test_a_result_may_come_without_message_or_text() -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_of_what(old: bytes, new: bytes, message: str) -> None:
-    assert old in REPORT
+    assert old in report()
     with pytest.raises(UnusableEvidenceError) as caught:
-        read_junit(REPORT.replace(old, new))
+        read_junit(report().replace(old, new))
     assert str(caught.value).startswith("junit.xml: ")
     assert message in str(caught.value)
     assert message.startswith(("element", "testsuite", "holds")) or f"junit.xml: {message}" in str(caught.value)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The legs of an endpoint on the disk: each directory has one record or one failure, and is the one of its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.endpoint_reader import (
+    idle_file,
+    leg_directory,
+    read_identity,
+    read_legs,
+    read_plan,
+    read_surroundings,
+    read_teacher,
+    started_legs,
+)
+from pytest_laguna.verdict import JSON, UnusableEvidenceError
+from tests import endpoint_legs as lab
+
+FAILURE: JSON = {"reason": "no memory"}
+RECORD: JSON = lab.records(lab.legs(lab.metadata_starts())[:1])[0].canonical()
+
+
+def put(directory: Path, name: str, value: JSON) -> None:
+    (directory / name).parent.mkdir(parents=True, exist_ok=True)
+    (directory / name).write_bytes(files.canonical_json(value))
+
+
+def test_without_legs_there_are_none(tmp_path: Path) -> None:
+    found = read_legs(tmp_path)
+    assert (found.legs, found.ended, started_legs(tmp_path)) == ([], {}, set())
+
+
+def test_a_leg_is_read_where_its_name_says(tmp_path: Path) -> None:
+    put(tmp_path, "legs/01-A1/leg.json", RECORD)
+    (record,) = read_legs(tmp_path).legs
+    assert record.canonical() == RECORD
+    assert leg_directory(tmp_path, 1, "A1") == tmp_path / "legs" / "01-A1"
+    assert idle_file(tmp_path, 2, "after") == tmp_path / "idle-02-after.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "message"),
+    [
+        ("retry", (), "legs/retry: not a leg's directory"),
+        ("01-A1", (), "legs/01-A1: neither of leg.json and failure.json; expected one of them"),
+        ("01-A1", ("leg", "failure"), "legs/01-A1: both of leg.json and failure.json; expected one of them"),
+        ("02-A1", ("leg",), "legs/02-A1: its leg is number 1, A1; expected it in 01-A1"),
+        ("01-A2", ("leg",), "legs/01-A2: its leg is number 1, A1; expected it in 01-A1"),
+        ("02-A1", ("failure", "request"), "legs/02-A1: its leg is number 1, A1; expected it in 01-A1"),
+    ],
+)
+def test_a_directory_that_is_no_leg_is_refused(
+    name: str, written: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    assert isinstance(RECORD, dict)
+    (tmp_path / "legs" / name).mkdir(parents=True)
+    contents: dict[str, JSON] = {"leg": RECORD, "failure": FAILURE, "request": RECORD["request"]}
+    for piece in written:
+        put(tmp_path, f"legs/{name}/{piece}.json", contents[piece])
+    with pytest.raises(UnusableEvidenceError) as caught:
+        read_legs(tmp_path)
+    assert str(caught.value) == message
+
+
+def test_a_leg_that_ended_says_why(tmp_path: Path) -> None:
+    assert isinstance(RECORD, dict)
+    put(tmp_path, "legs/01-A1/failure.json", FAILURE)
+    put(tmp_path, "legs/01-A1/request.json", RECORD["request"])
+    put(tmp_path, "legs/02-B1/failure.json", FAILURE)
+    ended = read_legs(tmp_path).ended
+    assert {name: (leg.reason, leg.end) for name, leg in ended.items()} == {
+        "01-A1": ("no memory", None),
+        "02-B1": ("no memory", None),
+    }
+    assert started_legs(tmp_path) == {"01-A1"}
+    for name, served in (("01-A1", True), ("02-B1", False)):
+        seen = read_surroundings(tmp_path, name, ("from", "until"))
+        assert (seen.name, seen.served, seen.before, seen.after, seen.host) == (name, served, None, None, None)
+        assert seen.span == ("from", "until")
+
+
+@pytest.mark.parametrize("name", ["idle-01-before.json", "idle-01-after.json", "legs/01-A1/host.json"])
+def test_surroundings_of_another_form_are_refused(name: str, tmp_path: Path) -> None:
+    put(tmp_path, name, {"other": 1})
+    with pytest.raises(UnusableEvidenceError, match=rf"^{name.rpartition('/')[2]}: "):
+        read_surroundings(tmp_path, "01-A1", None)
+
+
+def test_what_has_to_be_there_is_missed_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(UnusableEvidenceError, match=r"^plan\.json: cannot be read"):
+        read_plan(tmp_path)
+    with pytest.raises(UnusableEvidenceError, match=r"^identity\.json: cannot be read"):
+        read_identity(tmp_path)
+    with pytest.raises(UnusableEvidenceError, match=r"^teacher\.json: cannot be read"):
+        read_teacher(tmp_path / "teacher.json")
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"{\xff", "not strict JSON"), (b"{}", "source_sha256: Field r")])
+def test_a_teacher_of_another_form_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "teacher.json").write_bytes(content)
+    with pytest.raises(UnusableEvidenceError, match=rf"^teacher\.json: {message}"):
+        read_teacher(tmp_path / "teacher.json")

@@ -123,6 +123,11 @@ def test_shares_have_six_places_and_nothing_has_none() -> None:
     assert shares({"graph": 0}) == {"graph": 0.0}
 
 
+def test_of_equal_sums_the_largest_is_the_first_of_the_kinds_wherever_it_stands() -> None:
+    assert largest({"other": 5, "attention": 5, "collective": 5, "graph": 4}) == "collective"
+    assert largest({"collective": 5, "graph": 5}) == "graph"
+
+
 # The source
 
 
@@ -148,7 +153,26 @@ def test_one_rank_has_layers_of_two_intervals_and_an_outlier_is_named() -> None:
 def test_another_form_is_not_folded(kinds: list[SegmentKind]) -> None:
     assert form_of(kinds) is None
     assert fold(event_root.event_profile(0, kinds=kinds, graph=1, attention=1, collective=1)) is None
-    assert {place.layer for place in places(kinds)} == {None}
+    assert places(kinds) == [(None, kind) for kind in kinds]
+
+
+def test_every_interval_has_its_layer_and_its_part() -> None:
+    graphs = ["pre_attention", "attention", "post_attention_local_o", "collective", "local_mlp", "collective"]
+    body = [(layer, part) for layer in range(48) for part in graphs]
+    assert places(KINDS) == [(None, "prefix"), (None, "prefix"), *body, (None, "tail")]
+
+
+def test_one_layer_is_enough_for_a_form() -> None:
+    assert places(["graph", "attention", "graph"]) == [(0, "between_attentions"), (0, "attention"), (None, "tail")]
+
+
+def test_an_interval_twice_as_long_as_the_median_is_no_outlier_yet() -> None:
+    kinds: list[SegmentKind] = [*("graph", "attention") * 3, "graph"]
+    profile = event_root.event_profile(0, kinds=kinds, graph=10, attention=20, collective=0)
+    for longest, named in ((20, []), (21, [1])):
+        ranges = fold(profile.model_copy(update={"interval_ns": [10, 20, longest, 20, 10, 20, 10]}))
+        assert ranges is not None
+        assert [outlier.layer for outlier in ranges.outliers] == named
 
 
 # Work, and waiting for the host
@@ -210,6 +234,15 @@ def test_a_decision_that_turns_on_the_hosts_lead_is_seen(monkeypatch: pytest.Mon
     }
     busy = simulate(monkeypatch, FAST, WORK)
     assert {decide_action(sums, 50.0) for sums in possible_sums(busy)} == {"replay_plan_submission_research_only"}
+
+
+def test_the_smallest_lead_is_that_of_any_boundary_but_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = simulate(monkeypatch, FAST, WORK)
+    waited, host = waiting(plain), select([plain], withheld=False).host
+    assert waited is not None
+    assert host is not None
+    assert waited.lead[0] < waited.lead[1] < min(waited.lead[2:])
+    assert host.smallest_lead_ns == waited.lead[1]
 
 
 def test_a_queue_from_before_the_replay_is_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

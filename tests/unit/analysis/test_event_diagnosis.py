@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a whole event campaign's analysis says of its closure, of what holds, and of its instrument."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import event_root as root
+from tests.diagnostic_root import put
+
+OTHER = "1" * 64
+
+
+@pytest.mark.parametrize("path", ["arms/graph-event/profile/rank1.json", "arms/q1/record.json"])
+def test_a_closure_without_a_file_that_every_check_needs_binds_nothing(path: str, tmp_path: Path) -> None:
+    tree = root.good()
+    del tree[path]
+    seen = root.findings(root.judged(tree, tmp_path))["closure-bound/closure-bound"]
+    assert seen == ("NOT_PROVEN", f"closure.json: without {path}; expected every check's file")
+
+
+def test_a_file_that_is_bound_and_gone_is_told_so(tmp_path: Path) -> None:
+    tree = root.good()
+    put(root.CLOSURE_EDIT, lambda bound: bound["files"].update({"arms/more.json": OTHER}))(tree)
+    assert root.findings(root.judged(tree, tmp_path)) == {
+        "closure-bound/closure-bound": (
+            "VOID",
+            f"closure.json: arms/more.json bound as {OTHER}, found as nothing; expected them equal",
+        )
+    }
+
+
+def test_what_holds_has_nothing_to_say(tmp_path: Path) -> None:
+    results = [result for rules in root.judged(root.good(), tmp_path).clauses.values() for result in rules.values()]
+    assert {result.reason for result in results if result.verdict == "PASS"} == {""}
+
+
+def test_figures_of_a_trial_that_proves_nothing_make_no_instrument_fit(tmp_path: Path) -> None:
+    tree = root.good(fitness=True)
+    record = "arms/graph-fitness/record.json"
+    tree[record]["ranks"][1]["event_profile"]["sha256"] = OTHER
+    analysis = root.judged(tree, tmp_path)
+    assert [*root.findings(analysis)] == ["instrument-fit/trial-whole"]
+    assert analysis.fitness_figures is not None
+    assert (analysis.fitness, analysis.status) == ("not_proven", None)

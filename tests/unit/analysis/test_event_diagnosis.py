@@ -37,6 +37,51 @@ def test_what_holds_has_nothing_to_say(tmp_path: Path) -> None:
     assert {result.reason for result in results if result.verdict == "PASS"} == {""}
 
 
+IDENTITY = {
+    "binaries-equal-arms": "one graph arm runs",
+    "native-mapped": "no arm runs the candidate",
+    "stack-fits": "no part of it is an XPU's",
+    "closure-whole": "no part of it is an XPU's",
+    "closure-mapped": "no part of it is an XPU's",
+}
+ANYWHERE = {f"identity-exact/{rule}": f"not applicable: {reason}" for rule, reason in IDENTITY.items()} | {
+    "profile-complete/clocks-agree": "not applicable: the host is the device",
+    "decision/decision-listed": (
+        "reported: replay_plan_submission_research_only; neither an endpoint nor a submission is authorised"
+    ),
+    "decision/network-isolated": "reported: every arm ran in a network namespace with loopback alone",
+}
+UNTRIED = {
+    "profile-complete/sparse-whole": "not applicable: the campaign asks for no sparse profile",
+    "instrument-fit/trial-whole": (
+        "not applicable: the campaign does not try its instrument: its fitness is unmeasured"
+    ),
+    "instrument-fit/slowdown-bounded": (
+        "not applicable: fitness is unmeasured; the shares are those of a replay that the instrument slowed"
+    ),
+    "instrument-fit/slowdown-by-kind": "not applicable: fitness is unmeasured",
+}
+TRIED = {
+    "instrument-fit/slowdown-by-kind": (
+        "reported: graph 1.040, collective 1.050, attention 1.075; the largest is 1.034 times the smallest"
+    ),
+}
+
+
+@pytest.mark.parametrize(("fitness", "expected"), [(False, UNTRIED), (True, TRIED)], ids=["untried", "tried"])
+def test_what_decides_nothing_says_why(fitness: bool, expected: dict[str, str], tmp_path: Path) -> None:
+    analysis = root.judged(root.good(fitness=fitness), tmp_path)
+    listed = {
+        f"{clause}/{rule}": result.reason
+        for clause, rules in analysis.clauses.items()
+        for rule, result in rules.items()
+        if result.verdict is None
+    }
+    assert listed == ANYWHERE | expected
+    figures = analysis.fitness_figures
+    assert (figures.stamped_slowdown if figures else None) == (pytest.approx(1.005) if fitness else None)
+
+
 def test_figures_of_a_trial_that_proves_nothing_make_no_instrument_fit(tmp_path: Path) -> None:
     tree = root.good(fitness=True)
     record = "arms/graph-fitness/record.json"

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_laguna.analysis.topology import expected_topology, target_layers
 from pytest_laguna.verdict import UnusableEvidenceError
+from tests import diagnostic_root as root
+from tests.diagnostic_root import at
 
 PUBLISHED = "e5b64443ef499d8bb8b138a94ad504effeaa6434a8884ae9f885aecf12d34e1b"
 
@@ -58,3 +61,24 @@ def test_every_layer_adds_one_attention_and_two_sums(layers: int) -> None:
 def test_a_configuration_whose_graph_is_not_known_is_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(UnusableEvidenceError, match=reason):
         expected_topology(config(**changes), 2, collective_breaks=True)
+
+
+WHOLE = f"146 graphs and 145 breaks (48 attention, 97 collective) in order {PUBLISHED}"
+
+
+def told(change: root.Change, rule: str, directory: Path) -> str:
+    tree = root.good()
+    change(tree)
+    return root.findings(root.judged(tree, directory))[f"topology-unchanged/{rule}"][1]
+
+
+def test_a_plan_that_its_configuration_does_not_give_is_told_with_both(tmp_path: Path) -> None:
+    assert told(at("plan.json", "target_layers", 47), "plan-derived", tmp_path) == (
+        f"the plan expects {WHOLE} in 47 layers; the configuration gives {WHOLE} in 48"
+    )
+
+
+def test_a_rank_without_graphs_is_told_with_what_was_expected(tmp_path: Path) -> None:
+    assert told(at("arms/graph-control/record.json", "ranks|0|graphs", []), "graphs-frozen", tmp_path) == (
+        f"graph-control rank 0: captured no graph of the target; expected {WHOLE}"
+    )

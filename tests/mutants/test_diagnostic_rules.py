@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pytest_laguna.analysis import parity
 from pytest_laguna.analysis.diagnostic import EXACTNESS, clause_verdict
 from pytest_laguna.analysis.engine_identity import IDENTITY_RULES
@@ -18,6 +16,7 @@ from pytest_laguna.evidence.arm_record import Arm, token_digest
 from pytest_laguna.evidence.diagnostic import CLAUSES
 from pytest_laguna.evidence.replay_profile import SegmentKind
 from tests import diagnostic_root as root
+from tests.caught_first import caught_first
 from tests.diagnostic_root import SAMPLES, Change, at, both, put, within, without
 
 RECORDS = {arm: f"arms/{arm}/record.json" for arm in Arm}
@@ -1256,18 +1255,14 @@ def test_every_rule_has_a_mutant() -> None:
     assert rules - mutated - TESTED_ELSEWHERE - LISTED == {"timing/compared"}  # below: it has no fact of its own
 
 
-@pytest.mark.parametrize(
-    ("rule", "change", "verdict", "reason"),
-    [(rule, *rest) for rule, _, *rest in MUTANTS],
-    ids=[f"{rule}-{name}" for rule, name, *_ in MUTANTS],
-)
+@caught_first("rule name change verdict reason", MUTANTS)
 def test_the_mutant_is_caught_by_its_rule_before_any_other(
     rule: str, change: Change, verdict: str, reason: str, tmp_path: Path
-) -> None:
+) -> list[str]:
     tree = root.good()
     change(tree)
     found = root.findings(root.judged(tree, tmp_path))
-    assert next(iter(found)) == rule, found
     assert found[rule][0] == verdict
     assert reason in found[rule][1]
     assert "\n" not in found[rule][1]
+    return [*found]

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from pytest_laguna.analysis.endpoint import analyse_endpoint
-from pytest_laguna.analysis.endpoint.analyse import NULL_RULES, RULES, TIMING_RULES
+from pytest_laguna.analysis.endpoint.analyse import CANDIDATE_RAN, NULL_RULES, RULES, TIMING_RULES
 from pytest_laguna.evidence.arm_record import token_digest
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Repetition
 from pytest_laguna.evidence.server_command import server_argv
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests import endpoint_legs as lab
+from tests.caught_first import caught_first
 from tests.endpoint_legs import METADATA_20260725
 
 Legs = list[dict[str, Any]]
@@ -645,6 +646,9 @@ RECORD_95 = METADATA_20260725.model_copy(
     update={"record": 95.0, "practical_floor": None, "control_health_percent": None}
 )
 
+PLAN_TOLD_FIRST = {"lower-start-wins-slower": "headline"}
+"""A start that is slower than the control's has lost to its own pair before."""
+
 PLAN_MUTANTS: list[tuple[str, str, Callable[[], tuple[EndpointPlan, Legs]], Verdict, str]] = [
     (
         "teacher-pinned",
@@ -740,14 +744,10 @@ PLAN_MUTANTS: list[tuple[str, str, Callable[[], tuple[EndpointPlan, Legs]], Verd
 ]
 
 
-@pytest.mark.parametrize(
-    ("rule", "made", "verdict", "reason"),
-    [(rule, made, verdict, reason) for rule, _, made, verdict, reason in PLAN_MUTANTS],
-    ids=[f"{rule}-{name}" for rule, name, *_ in PLAN_MUTANTS],
-)
+@caught_first("rule name made verdict reason", PLAN_MUTANTS, PLAN_TOLD_FIRST)
 def test_the_mutant_of_the_plan_is_caught_by_its_rule(
     rule: str, made: Callable[[], tuple[EndpointPlan, Legs]], verdict: Verdict, reason: str
-) -> None:
+) -> list[str]:
     plan, legs = made()
     analysis = analyse(legs, plan)
     against = [finding for finding in analysis.findings if finding.rule == rule]
@@ -756,6 +756,9 @@ def test_the_mutant_of_the_plan_is_caught_by_its_rule(
     assert (analysis.null_verdict if rule in NULL_RULES else analysis.verdict) is verdict
     assert analysis.promotion is not None
     assert not analysis.promotion.promoted
+    elsewhere = {CANDIDATE_RAN} if rule in NULL_RULES else set()  # of the null verdict it is no part
+    asked = (finding for finding in analysis.findings if finding.decides and finding.rule not in elsewhere)
+    return [finding.rule for finding in asked if finding.verdict is not Verdict.PASS]
 
 
 @pytest.mark.parametrize(("null", "starts"), [(False, METADATA), (True, lab.null_starts())], ids=["treatment", "null"])
@@ -847,24 +850,20 @@ TOLD_FIRST = {
 """Mutants whose one fact is another rule's too, which is asked before."""
 
 
-@pytest.mark.parametrize(
-    ("rule", "name", "change", "verdict", "reason"),
-    MUTANTS,
-    ids=[f"{rule}-{name}" for rule, name, *_ in MUTANTS],
-)
-def test_the_mutant_is_caught_by_its_rule(rule: str, name: str, change: Change, verdict: Verdict, reason: str) -> None:
+@caught_first("rule name change verdict reason", MUTANTS, TOLD_FIRST)
+def test_the_mutant_is_caught_by_its_rule(rule: str, change: Change, verdict: Verdict, reason: str) -> list[str]:
     legs = lab.legs(METADATA)
     change(legs)
     analysis = analyse(legs)
-    first = next(finding.rule for finding in analysis.findings if finding.verdict is not Verdict.PASS)
-    assert first == TOLD_FIRST.get(f"{rule}-{name}", rule)
-    against = [finding for finding in analysis.findings if finding.rule == rule and finding.verdict is not Verdict.PASS]
+    told = [finding for finding in analysis.findings if finding.verdict is not Verdict.PASS]
+    against = [finding for finding in told if finding.rule == rule]
     assert [finding.verdict for finding in against][:1] == [verdict]
     assert reason in against[0].reason
     assert against[0].decides
     assert analysis.verdict is not Verdict.PASS
     assert analysis.verdict.exit_code >= verdict.exit_code
     assert analysis.promotion is None or not analysis.promotion.promoted
+    return [finding.rule for finding in told]
 
 
 def test_the_legs_keep_every_rule() -> None:

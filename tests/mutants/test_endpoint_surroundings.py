@@ -7,14 +7,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from pytest_laguna.analysis.endpoint.surroundings import SURROUNDINGS, Surroundings, judge_surroundings
 from pytest_laguna.evidence.host import HostAudit, HostLimits, HostState, KernelLog, difference
 from pytest_laguna.evidence.idle import IdleRequirement
 from pytest_laguna.evidence.leased_cards import LeasedCard, LeaseStart
 from pytest_laguna.evidence.leg_surroundings import LegSurroundings
 from pytest_laguna.verdict import Verdict
+from tests.caught_first import caught_first
 from tests.sealed import TOKEN, idle_record
 
 LEASE = LeaseStart(
@@ -155,20 +154,16 @@ def test_every_rule_has_a_mutant() -> None:
     assert {rule for rule, *_ in MUTANTS} == SURROUNDINGS.keys()
 
 
-@pytest.mark.parametrize(
-    ("rule", "change_one", "verdict", "reason"),
-    [(rule, changed, verdict, reason) for rule, _, changed, verdict, reason in MUTANTS],
-    ids=[f"{rule}: {name}" for rule, name, *_ in MUTANTS],
-)
-def test_the_mutant_is_caught_for_its_reason(rule: str, change_one: Change, verdict: Verdict, reason: str) -> None:
+@caught_first("rule name change_one verdict reason", MUTANTS)
+def test_the_mutant_is_caught_by_its_rule(rule: str, change_one: Change, verdict: Verdict, reason: str) -> list[str]:
     seen = change_one(GOOD)
     found = SURROUNDINGS[rule](seen)
     assert found is not None
     assert found[0] is verdict
     assert reason in found[1]
     worst = judge_surroundings(seen)
-    assert worst is not None
-    assert worst[0] is not Verdict.PASS
+    assert worst == (verdict, f"{rule}: {found[1]}")
+    return [name for name, says in SURROUNDINGS.items() if says(seen) is not None]
 
 
 def test_a_leg_without_a_record_has_looks_of_its_own_and_a_leg_that_never_served_no_host() -> None:

@@ -12,6 +12,7 @@ from pytest_laguna.analysis.host import HOST_RULES, judge_host
 from pytest_laguna.evidence.host import HostAudit, HostLimits, HostState, difference
 from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
+from tests.caught_first import caught_first
 
 LIMITS = HostLimits(
     temperature_celsius=90,
@@ -58,9 +59,13 @@ def state(second: int, **changed: Any) -> Facts:
     return facts | changed
 
 
-def judged(before: Facts, after: Facts, limits: HostLimits = LIMITS) -> tuple[Verdict, str]:
+def audit(before: Facts, after: Facts) -> HostAudit:
     first, last = (parse_model(facts, HostState, "host.json") for facts in (before, after))
-    return judge_host(HostAudit(before=first, after=last, difference=difference(first, last)), limits)
+    return HostAudit(before=first, after=last, difference=difference(first, last))
+
+
+def judged(before: Facts, after: Facts, limits: HostLimits = LIMITS) -> tuple[Verdict, str]:
+    return judge_host(audit(before, after), limits)
 
 
 def log(**changed: Any) -> Facts:
@@ -124,16 +129,16 @@ def test_every_rule_has_a_mutant() -> None:
     assert {rule for rule, *_ in MUTANTS} == HOST_RULES.keys()
 
 
-@pytest.mark.parametrize(
-    ("rule", "before", "after", "verdict", "reason"),
-    MUTANTS,
-    ids=[f"{index}-{mutant[0]}" for index, mutant in enumerate(MUTANTS)],
-)
-def test_the_mutant_is_caught_for_its_reason(rule: str, before: Facts, after: Facts, verdict: str, reason: str) -> None:
-    found, text = judged(state(0, **before), state(30, **after))
+@caught_first("rule before after verdict reason", MUTANTS)
+def test_the_mutant_is_caught_by_its_rule(
+    rule: str, before: Facts, after: Facts, verdict: str, reason: str
+) -> list[str]:
+    made = audit(state(0, **before), state(30, **after))
+    found, text = judge_host(made, LIMITS)
     assert found == verdict
     assert text.startswith(f"{rule}: ")
     assert reason in text
+    return [name for name, says in HOST_RULES.items() if says(made, LIMITS) is not None]
 
 
 def test_what_a_campaign_does_not_limit_is_recorded_and_not_judged() -> None:

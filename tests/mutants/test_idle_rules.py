@@ -16,6 +16,7 @@ from pytest_laguna.evidence import files
 from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement
 from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
+from tests.caught_first import caught_first
 
 DATA = Path(__file__).parents[1] / "data"
 SAMPLE = (DATA / "record102-xpu-smi-ps-stdout.json").read_text()
@@ -76,9 +77,13 @@ def good(phase: str = "after") -> Facts:
     }
 
 
-def judged(facts: Facts, requirement: IdleRequirement = LAB) -> tuple[Verdict, str]:
+def recorded(facts: Facts) -> IdleRecord:
     """By way of the file's form, as from a sealed root."""
-    return judge_idle(parse_model(json.loads(json.dumps(facts)), IdleRecord, "idle.json"), requirement)
+    return parse_model(json.loads(json.dumps(facts)), IdleRecord, "idle.json")
+
+
+def judged(facts: Facts, requirement: IdleRequirement = LAB) -> tuple[Verdict, str]:
+    return judge_idle(recorded(facts), requirement)
 
 
 def _set(value: Any, *path: int | str) -> Callable[[Facts], None]:
@@ -238,20 +243,17 @@ def test_every_rule_has_a_mutant() -> None:
     assert {rule for rule, *_ in MUTANTS} == IDLE_RULES.keys()
 
 
-@pytest.mark.parametrize(
-    ("rule", "phase", "change", "verdict", "reason"),
-    MUTANTS,
-    ids=[f"{index}-{mutant[0]}" for index, mutant in enumerate(MUTANTS)],
-)
-def test_the_mutant_is_caught_for_its_reason(
+@caught_first("rule phase change verdict reason", MUTANTS)
+def test_the_mutant_is_caught_by_its_rule(
     rule: str, phase: str, change: Callable[[Facts], None], verdict: str, reason: str
-) -> None:
+) -> list[str]:
     facts = copy.deepcopy(good(phase))
     change(facts)
     found, text = judged(facts)
     assert found == verdict
     assert text.startswith(f"{rule}: ")
     assert reason in text
+    return [name for name, says in IDLE_RULES.items() if says(recorded(facts), LAB) is not None]
 
 
 def test_foreign_workers_are_let_be_only_where_the_campaign_says_so() -> None:

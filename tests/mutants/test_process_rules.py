@@ -10,6 +10,7 @@ import pytest
 from pytest_laguna.analysis.process import CLEANLINESS, PROCESS_RULES, judge_cleanliness, judge_process
 from pytest_laguna.evidence.process_record import FoundProcess, ProcessRecord, Reason
 from pytest_laguna.verdict import Verdict
+from tests.caught_first import caught_first
 
 GOOD = ProcessRecord(
     reason=Reason.EXITED,
@@ -44,13 +45,14 @@ def test_the_good_record_passes() -> None:
     assert judge_cleanliness(GOOD) == (Verdict.PASS, "nothing left")
 
 
-@pytest.mark.parametrize(("rule", "changed", "verdict", "reason"), MUTANTS)
-def test_one_fact_flips_the_verdict(rule: str, changed: dict[str, Any], verdict: Verdict, reason: str) -> None:
+@caught_first("rule changed verdict reason", MUTANTS)
+def test_one_fact_flips_the_verdict(rule: str, changed: dict[str, Any], verdict: Verdict, reason: str) -> list[str]:
     found = judge_process(GOOD.model_copy(update=changed))
     assert found[0] is verdict
     assert found[1].startswith(f"{rule}: {reason}")
     cleanliness = judge_cleanliness(GOOD.model_copy(update=changed))
     assert (cleanliness[0] is Verdict.PASS) == (rule not in CLEANLINESS)
+    return [name for name, says in PROCESS_RULES.items() if says(GOOD.model_copy(update=changed)) is not None]
 
 
 LOST: dict[str, Any] = {"reason": Reason.SUPERVISOR_LOST, "wait_status": None, "proven_empty": False}

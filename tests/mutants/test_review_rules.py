@@ -22,6 +22,7 @@ from pytest_laguna.evidence.schemas import Identity
 from pytest_laguna.raw_evidence import _models
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 from tests import diagnostic_root
+from tests.caught_first import caught_first
 
 SHIPPED = Path(__file__).parents[2] / "campaigns" / "laguna-persistent-kv-views.toml"
 IDENTITY = Identity(campaign="1" * 64, candidate="2" * 64, harness="3" * 64)
@@ -94,14 +95,15 @@ def test_every_rule_has_a_mutant() -> None:
     assert {rule for rule, *_ in MUTANTS} == set(RULES)
 
 
-@pytest.mark.parametrize(
-    ("rule", "mutate", "reason"), MUTANTS, ids=[f"{index}-{mutant[0]}" for index, mutant in enumerate(MUTANTS)]
-)
-def test_the_mutant_is_caught_for_its_reason(rule: str, mutate: Callable[[Reviewed], Reviewed], reason: str) -> None:
-    for running in (NOT_YET, RAN):
-        verdict, told = judge_review(mutate(GOOD), running)
-        assert verdict is Verdict.NOT_PROVEN
-        assert told.startswith(f"{rule}: {reason}")
+@pytest.mark.parametrize("running", [NOT_YET, RAN], ids=["before", "after"])
+@caught_first("rule mutate reason", MUTANTS)
+def test_the_mutant_is_caught_by_its_rule(
+    rule: str, mutate: Callable[[Reviewed], Reviewed], reason: str, running: Running
+) -> list[str]:
+    verdict, told = judge_review(mutate(GOOD), running)
+    assert verdict is Verdict.NOT_PROVEN
+    assert told.startswith(f"{rule}: {reason}")
+    return [name for name, says in RULES.items() if says(mutate(GOOD), running) is not None]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.evidence.rehearsal import NullAnalysis, NullPlan
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests import endpoint_legs as lab
+from tests.caught_first import caught_first
 from tests.mutants.test_endpoint_rules import analyse
 
 RECORD = Path(__file__).parents[2] / "data" / "arm-records" / "graph-control.json"
@@ -193,13 +194,14 @@ def test_every_rule_of_exactness_has_a_mutant() -> None:
     assert {rule for rule, _ in MUTANTS} == EXACTNESS.keys() - {"control-is-stock"}
 
 
-@pytest.mark.parametrize(("rule", "change"), MUTANTS, ids=[rule for rule, _ in MUTANTS])
-def test_a_control_that_differs_is_refused(rule: str, change: Callable[[Start], Start]) -> None:
+@caught_first("rule change", MUTANTS)
+def test_a_control_that_differs_is_refused(rule: str, change: Callable[[Start], Start]) -> list[str]:
     starts = [start(number) for number in range(12)]
     starts[5] = change(starts[5])
     found = analysed(PLAN, starts)
     assert found.against[rule].startswith("start 5: ")
     assert judge_null(found) is not None
+    return [*found.against]
 
 
 def test_a_first_start_that_is_no_control_is_refused() -> None:

@@ -33,7 +33,9 @@ def test_a_file_that_is_bound_and_gone_is_told_so(tmp_path: Path) -> None:
 
 
 def test_what_holds_has_nothing_to_say(tmp_path: Path) -> None:
-    results = [result for rules in root.judged(root.good(), tmp_path).clauses.values() for result in rules.values()]
+    analysis = root.judged(root.good(), tmp_path)
+    assert [*analysis.rank_total_ns] == ["0", "1"]
+    results = [result for rules in analysis.clauses.values() for result in rules.values()]
     assert {result.reason for result in results if result.verdict == "PASS"} == {""}
 
 

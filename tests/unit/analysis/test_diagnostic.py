@@ -217,6 +217,8 @@ def test_without_profiles_nothing_was_compared_wherever_timing_decides_or_not(tm
             "compared: files-whole: graph-control rank 1: no profile; it saw 5 of 5 replays",
         )
         assert diagnosis.clauses["timing"]["whole_replay"].verdict is gate
+        if gate is None:
+            assert diagnosis.clauses["timing"]["whole_replay"].reason == "reported: there is nothing to compare"
 
 
 def test_a_profile_that_contradicts_itself_is_not_compared(tmp_path: Path) -> None:

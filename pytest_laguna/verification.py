@@ -123,8 +123,10 @@ def _walk(parent: Path, entries: list[os.DirEntry[str]], place: tuple[str, ...])
                 yield _void(here, f"does not belong into a sealed root; expected directories {'/'.join(_LEVELS)}")
             elif is_gate:
                 yield lane.newest(root.GATES.index(entry.name) + 1)
+            elif below := _entries(Path(entry)):
+                yield from _walk(Path(entry), below, here)
             else:
-                yield from _walk(Path(entry), _entries(Path(entry)), here)
+                yield _void(here, f"empty, as no gate leaves it; expected directories {'/'.join(_LEVELS)}")
         except OSError as error:
             yield _void(here, f"cannot be read ({error.strerror}); expected a directory of a sealed root")
 

@@ -197,7 +197,7 @@ def verify(attempt: Path) -> tuple[str, str, bool]:
 def verify_root(top: Path, above: str = "") -> Iterator[tuple[str, int, str, str, bool]]:
     for path in sorted(top.iterdir()) if top.exists() else ():
         place, gate = f"{above}{path.name}", {"gate1": 1, "gate2": 2, "gate3": 3}.get(path.name, 0)
-        if not is_directory(path) or (above.count("/") == 2 and not gate):
+        if not is_directory(path) or not (gate if above.count("/") == 2 else any(path.iterdir())):
             yield place, 0, "VOID", "does not belong there", False
         elif above.count("/") < 2:
             yield from verify_root(path, f"{place}/")

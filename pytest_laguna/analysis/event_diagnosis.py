@@ -56,14 +56,15 @@ def analyse_events(plan: EventPlan, evidence: EventEvidence) -> EventAnalysis:
     profiles = list(case.profiles.values()) if complete else []
     figures = _or_none(lambda: measured_fitness(case))
     unfit = clause_verdict(clauses["instrument-fit"])[0] is Verdict.STOP
-    exact = all(holds[clause] for clause in CLAUSES if clause != "instrument-fit")
+    tried = holds["instrument-fit"] or unfit
+    exact = tried and all(holds[clause] for clause in CLAUSES if clause != "instrument-fit")
     return EventAnalysis(
-        status="exact_event_profile_stop" if exact and (holds["instrument-fit"] or unfit) else None,
+        status="exact_event_profile_stop" if exact else None,
         plan_sha256=plan.sha256,
         clauses=clauses,
         rank_total_ns={str(profile.rank): profile.total_ns for profile in profiles},
-        selected=select(profiles, withheld=unfit) if profiles else None,
-        fitness=_fitness(plan, figures, proven=holds["instrument-fit"] or unfit),
+        selected=select(profiles, withheld=not holds["instrument-fit"]) if profiles else None,
+        fitness=_fitness(plan, figures, proven=tried),
         fitness_figures=figures,
         sparse=(_or_none(lambda: measured_shares(case, sparse_shares)) or {}) if complete else {},
         sparse_classes=(_or_none(lambda: measured_shares(case, sparse_class_shares)) or {}) if complete else {},
@@ -77,7 +78,7 @@ def select(profiles: list[EventProfile], *, withheld: bool) -> SelectedRank:
 
     Args:
         profiles: of all ranks, at least one.
-        withheld: whether the instrument is unfit, so that its shares are of something else.
+        withheld: whether the instrument is not known to be fit, so that its shares may be of something else.
     """
     chosen = slowest(profiles)
     sums = {kind: round(value) for kind, value in category_sums(chosen.kinds, chosen.interval_ns).items()}

@@ -235,7 +235,7 @@ class EventAnalysis(Schema):
         fitness_figures: None likewise, and without a file of each rank.
         sparse: by rank and category, where a campaign asks for it; it decides nothing.
         sparse_classes: likewise by place in the source.
-        action: None without a complete profile.
+        action: None without a complete profile, and where the trial of the instrument proves nothing.
         network_isolated: that every arm ran in a network namespace of its own with nothing but loopback; absent (None)
             where an arm does not prove it.
         device_work_only: whether an interval holds device work alone; nothing here has shown it.

@@ -81,6 +81,14 @@ def test_a_directory_that_is_no_root_is_void() -> None:
     assert "does not belong into a sealed root; expected directories campaign/lane/gate1..3" in done.stdout
 
 
+@pytest.mark.parametrize("place", ["x", "x/cpu"])
+def test_a_directory_without_a_gate_below_it_is_void(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).mkdir(parents=True)
+    done = laguna("verify", str(tmp_path))
+    assert done.returncode == 22
+    assert f"{place}: empty, as no gate leaves it; expected directories campaign/lane/gate1..3" in done.stdout
+
+
 def test_an_empty_root_is_not_proven(tmp_path: Path) -> None:
     done = laguna("verify", tmp_path)
     assert (done.returncode, done.stdout) == (23, f"NOT_PROVEN: {tmp_path} holds no attempt\n")

@@ -18,6 +18,13 @@ def test_no_change_passes(tmp_path: Path) -> None:
     assert (tally.mutations.keys(), tally.false_pass) == (fuzz_roots.CHANGES.keys(), [])
 
 
+@pytest.mark.parametrize("seed", [1105, 4537])
+def test_an_empty_directory_above_the_gates_is_found(tmp_path: Path, seed: int) -> None:
+    """Found among 100,000 changes: a campaign without a lane, and a lane without a gate."""
+    tally = fuzz_roots.run(1, tmp_path, seed=seed)
+    assert (tally.mutations.keys(), tally.false_pass) == ({"extra"}, [])
+
+
 @pytest.mark.parametrize("kind", ["extra", "byte"])
 def test_a_verification_that_looks_away_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """As many kinds of change as there are, so that the roots are all met."""

@@ -90,5 +90,8 @@ def test_figures_of_a_trial_that_proves_nothing_make_no_instrument_fit(tmp_path:
     tree[record]["ranks"][1]["event_profile"]["sha256"] = OTHER
     analysis = root.judged(tree, tmp_path)
     assert [*root.findings(analysis)] == ["instrument-fit/trial-whole"]
+    assert analysis.action is None
+    assert analysis.selected is not None
+    assert analysis.selected.category_percent is None
     assert analysis.fitness_figures is not None
     assert (analysis.fitness, analysis.status) == ("not_proven", None)

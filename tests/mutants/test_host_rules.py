@@ -176,7 +176,7 @@ def test_a_difference_that_is_not_that_of_the_states_is_unusable(change: Callabl
 def test_the_difference_says_what_changed_and_what_got_lost() -> None:
     before = parse_model(state(0), HostState, "host.json")
     changed = {
-        "temperatures_celsius": {"hwmon1 xe pkg": 80.5},
+        "temperatures_celsius": {"hwmon1 xe pkg": 80.5004},
         "throttle_counts": SAME | {"cpu1 core_throttle_count": 9},
     }
     after = parse_model(state(9, memory_available_bytes=60 << 30, **changed), HostState, "host.json")

@@ -15,7 +15,7 @@ from pytest_laguna.analysis.diagnostic_case import Case
 from pytest_laguna.analysis.timing import GATES
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.diagnostic import CLAUSES, Diagnosis, DiagnosticPlan, RuleResult
+from pytest_laguna.evidence.diagnostic import CLAUSES, Diagnosis, RuleResult
 from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests import diagnostic_root as root
@@ -261,25 +261,6 @@ def test_the_published_names_are_for_what_was_published(change: root.Change, nam
     tree = root.published()
     change(tree)
     assert root.judged(tree, tmp_path).published == named
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "published"),
-    [
-        ("samples", 31, True),
-        ("samples", 2, False),
-        ("completion_tokens", 16, False),
-        ("draft_tokens", 3, False),
-        ("queries", [2], False),
-        ("queries", [*range(1, 17)], True),
-        ("acceptance_rate_difference", 0.0011, False),
-        ("target_layers", 12, False),
-        ("cards", root.CARDS, False),
-    ],
-)
-def test_a_plan_that_asks_for_less_has_not_the_published_shape(field: str, value: Any, published: bool) -> None:
-    plan = DiagnosticPlan.model_validate_json(json.dumps(root.plan(root.PUBLISHED_CARDS, samples=31)))
-    assert plan.model_copy(update={field: value}).has_published_shape is published
 
 
 def test_a_reason_is_one_line_whatever_a_file_is_called(tmp_path: Path) -> None:

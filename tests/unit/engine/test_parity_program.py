@@ -17,7 +17,7 @@ import pytest
 from pytest_laguna.engine import arms, launch, packets, program
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm, Planted
-from pytest_laguna.evidence.parity import AttentionKind, PacketRecord, PacketRequest, cache_seed, query_seed
+from pytest_laguna.evidence.parity import PacketRecord, PacketRequest
 from pytest_laguna.evidence.process_record import ProcessRecord
 from pytest_laguna.evidence.schemas import parse_model, read_model
 from pytest_laguna.verdict import UnusableEvidenceError
@@ -52,12 +52,6 @@ def test_a_packet_runs_under_the_candidate_arms_configuration_with_the_flag_off(
 
 def test_a_planted_defect_is_told_to_the_process() -> None:
     assert packets.environment(request(planted=Planted.WRONG_STRIDE))["LAGUNA_PLANTED"] == "wrong-stride"
-
-
-def test_the_published_seeds() -> None:
-    assert [cache_seed(rank) for rank in range(4)] == [70100, 70101, 70102, 70103]
-    assert query_seed(0, AttentionKind.FULL, 2) == 90002
-    assert query_seed(3, AttentionKind.SLIDING, 8) == 93108
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from pytest_laguna.evidence.endpoint_reader import (
     read_teacher,
     started_legs,
 )
+from pytest_laguna.evidence.leg import SuiteRow
+from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 from tests import endpoint_legs as lab
 
@@ -82,6 +84,48 @@ def test_a_leg_that_ended_says_why(tmp_path: Path) -> None:
         seen = read_surroundings(tmp_path, name, ("from", "until"))
         assert (seen.name, seen.served, seen.before, seen.after, seen.host) == (name, served, None, None, None)
         assert seen.span == ("from", "until")
+
+
+def test_a_leg_that_ended_tells_how_its_server_did(tmp_path: Path) -> None:
+    assert isinstance(RECORD, dict)
+    end = RECORD["end"]
+    assert isinstance(end, dict)
+    assert isinstance(end["process"], dict)
+    put(tmp_path, "legs/01-A1/failure.json", FAILURE)
+    put(tmp_path, "legs/01-A1/end.json", end | {"process": None})
+    found = read_legs(tmp_path).ended["01-A1"].end
+    assert found is not None
+    assert found.canonical() == end | {"process": None}
+
+    put(tmp_path, "legs/01-A1/end.json", end)
+    with pytest.raises(UnusableEvidenceError, match=r"^process\.json: cannot be read"):
+        read_legs(tmp_path)
+    put(tmp_path, "legs/01-A1/process.json", end["process"])
+    found = read_legs(tmp_path).ended["01-A1"].end
+    assert found is not None
+    assert found.canonical() == end
+    put(tmp_path, "legs/01-A1/process.json", end["process"] | {"wait_status": 9})
+    with pytest.raises(UnusableEvidenceError) as caught:
+        read_legs(tmp_path)
+    assert str(caught.value) == (
+        "process.json in 01-A1: another end of the server than the leg tells; expected the same"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"event_tokens": [511]}, "tokens, arrivals and tokens of events are (512, 512, 511): expected one number"),
+        ({"done_ns": 0}, "arrival_ns and done_ns go back in time"),
+        ({"token_sha256": "0" * 64}, "token_sha256 is not the digest of token_ids"),
+    ],
+)
+def test_a_row_that_contradicts_itself_is_refused(changed: dict[str, JSON], message: str) -> None:
+    row = lab.records(lab.legs(lab.metadata_starts())[:1])[0].rows[0].canonical()
+    assert isinstance(row, dict)
+    with pytest.raises(UnusableEvidenceError) as caught:
+        parse_model(row | changed, SuiteRow, "leg.json")
+    assert str(caught.value) == f"leg.json: : Value error, {message}"
 
 
 @pytest.mark.parametrize("name", ["idle-01-before.json", "idle-01-after.json", "legs/01-A1/host.json"])

@@ -11,6 +11,7 @@ than 95 % of its mutants killed, a survivor is not listed, or a listed one is no
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import fnmatch
 import functools
@@ -22,6 +23,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -185,13 +187,9 @@ class Runner:
 
     def _run_unchanged(self, items: Sequence[pytest.Item]) -> Iterator[Reached]:
         for item, following in zip(items, [*items[1:], None], strict=True):
-            lines: Lines = defaultdict(set)
             begun = sum(os.times()[:4])
-            sys.settrace(_tracer(self._folder, lines))
-            try:
+            with _traced(self._folder) as lines:
                 reports = self._run(item, following)
-            finally:
-                sys.settrace(None)
             if any(report.failed for report in reports):
                 print(f"left out, for it fails under trace without any mutant: {item.nodeid}")
             elif not any(report.skipped for report in reports):
@@ -305,6 +303,20 @@ def _caches() -> list[Callable[[], None]]:
         if type(thing) is functools._lru_cache_wrapper  # noqa: SLF001 - it has no public name
         and thing.__module__.partition(".")[0] in {"gates", "laguna_kv", "pytest_laguna", "tests"}
     ]
+
+
+@contextlib.contextmanager
+def _traced(folder: str) -> Iterator[Lines]:
+    """The lines of a folder's code that run meanwhile, in this thread and in those that are started."""
+    lines: Lines = defaultdict(set)
+    tracer, before, of_threads = _tracer(folder, lines), sys.gettrace(), threading.gettrace()
+    threading.settrace(tracer)
+    sys.settrace(tracer)
+    try:
+        yield lines
+    finally:
+        sys.settrace(before)
+        threading.settrace(of_threads)
 
 
 def _tracer(folder: str, lines: Lines) -> Callable[[FrameType, str, Any], Any]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,15 @@ def test_what_is_decorated_or_of_one_name_gets_its_own_code(module: Any) -> None
 def test_a_function_that_was_made_before_gets_the_code_too(module: Any) -> None:
     changed(module, "outer", "return 2", "return 3")
     assert (module.INNER(), module.outer()()) == (3, 3)
+
+
+def test_what_a_test_runs_in_a_thread_of_its_own_is_seen(module: Any) -> None:
+    path = Path(module.__file__)
+    with mutation._traced(f"{path.parent}{os.sep}") as lines:
+        thread = threading.Thread(target=module.INNER)
+        thread.start()
+        thread.join()
+    assert {SOURCE.splitlines()[number - 1].strip() for number in lines[str(path)]} == {"return 2"}
 
 
 def test_survivors_that_nobody_listed_and_lists_that_went_stale_are_told() -> None:

@@ -568,13 +568,6 @@ def test_a_bare_repository_is_not_a_checkout(tmp_path: Path) -> None:
     root.check_root(_repository(tmp_path, "--bare") / "sealed")
 
 
-def test_a_checkout_that_git_cannot_read_is_refused(tmp_path: Path) -> None:
-    checkout = _repository(tmp_path)
-    (checkout / ".git" / "config").write_text("[broken")
-    with pytest.raises(root.RootError, match="git cannot say whether it is inside a checkout"):
-        root.check_root(checkout / "sealed")
-
-
 def test_git_answers_for_the_directory_and_not_for_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

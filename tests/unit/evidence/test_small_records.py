@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,8 @@ from pytest_laguna.evidence.diagnostic_evidence import Frame
 from pytest_laguna.evidence.event_analysis import EVENTS, FITNESS, SPARSE, TEACHER, EventPlan, MeasuredFitness
 from pytest_laguna.evidence.host import BACKGROUND, HostLimits
 from pytest_laguna.evidence.parity import AttentionKind, cache_seed, query_seed
-from pytest_laguna.evidence.schemas import parse_model
+from pytest_laguna.evidence.review import FrozenCampaign, Review, Reviewed, read_reviewed
+from pytest_laguna.evidence.schemas import Identity, parse_model
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 from tests import diagnostic_root, event_root
 
@@ -125,3 +127,36 @@ def test_a_frame_is_named_from_its_package_on() -> None:
 def test_files_behind_a_clause_are_its_own_and_those_that_its_analysis_reads() -> None:
     paths = ["evidence/teacher-exact/a", "evidence/endpoint/teacher.json", "evidence/endpoint/suite.json"]
     assert files_behind(paths, "teacher-exact") == paths[:2]
+
+
+# Who has read a campaign
+
+
+FROZEN = FrozenCampaign(
+    campaign_name="demo",
+    identity=Identity(campaign="1" * 64, candidate="2" * 64, harness="3" * 64),
+    preregistration="4" * 64,
+    commit="5" * 40,
+    tree="6" * 40,
+    authors=["Ada  Lovelace"],
+    candidate={},
+    harness={},
+    data={},
+    protocols={},
+    models={},
+)
+REVIEWED = Review(reviewer="Grace Hopper", frozen=FROZEN.sha256)
+
+
+@pytest.mark.parametrize(("name", "author"), [("ada lovelace", True), ("AdaLovelace", False), ("Ada", False)])
+def test_an_author_is_known_however_the_name_is_spaced_and_capitalised(name: str, author: bool) -> None:
+    assert FROZEN.is_by(name) is author
+
+
+def test_what_is_frozen_and_reviewed_is_read_where_it_is_there(tmp_path: Path) -> None:
+    frozen, review = tmp_path / "frozen.json", tmp_path / "review.json"
+    assert read_reviewed(frozen, review) == Reviewed(None, None)
+    frozen.write_bytes(files.canonical_json(FROZEN.canonical()))
+    assert read_reviewed(frozen, review) == Reviewed(FROZEN, None)
+    review.write_bytes(files.canonical_json(REVIEWED.canonical()))
+    assert read_reviewed(frozen, review) == Reviewed(FROZEN, REVIEWED)

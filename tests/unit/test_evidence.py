@@ -547,6 +547,7 @@ def _repository(directory: Path, *arguments: str) -> Path:
     [
         ("/sealed/\n", True),
         ("sealed\n", True),
+        ("*\n", True),
         ("", False),
         ("x\n", False),
         ("*.json\n", False),

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.diagnostic_evidence import Missing
+from pytest_laguna.evidence.diagnostic_evidence import Missing, present
 from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, SPARSE
 from pytest_laguna.evidence.event_reader import file_digests, read_event_plan, read_events
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
+from tests import event_root
 
 OF_ALL = (
     "plan.json", "target-config.json", "draft-config.json", "identity.json", "idle-before.json", "idle-after.json",
@@ -71,3 +72,14 @@ def test_what_lies_there_is_found_in_its_place(tmp_path: Path) -> None:
         assert piece.reason.startswith(f"arms/{name.removesuffix('.json')}/profile/{name}: not JSON")
     kinds = [found.profiles, found.fitness, found.sparse]
     assert [next(iter(kind)) for kind in kinds] == [f"{arm}.json" for arm in (EVENTS, FITNESS, SPARSE)]
+
+
+def test_each_arm_has_profiles_of_its_own_form(tmp_path: Path) -> None:
+    written = {EVENTS: event_root.profile(0), FITNESS: event_root.trial(0), SPARSE: event_root.sparse(0)}
+    for arm, value in written.items():
+        (tmp_path / "arms" / arm / "profile").mkdir(parents=True)
+        (tmp_path / "arms" / arm / "profile" / "rank0.json").write_bytes(files.canonical_json(value))
+    found = read_events(tmp_path, tuple(CONFIGURATION))
+    read = {EVENTS: found.profiles, FITNESS: found.fitness, SPARSE: found.sparse}
+    for arm, value in written.items():
+        assert {name: present(profile).canonical() for name, profile in read[arm].items()} == {"rank0.json": value}

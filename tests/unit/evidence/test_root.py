@@ -65,6 +65,18 @@ def test_what_git_says_of_a_broken_checkout_is_passed_on(tmp_path: Path) -> None
     assert told.endswith(".git/config); mend or move it")
 
 
+def test_what_was_added_in_spite_of_the_pattern_is_ignored_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("sealed\n")
+    attempt = tmp_path / "sealed" / "campaign" / "cpu" / "gate1" / "0001"
+    root.make_directory(attempt)
+    (attempt / "attempt.json").touch()
+    for command in (("init", "--quiet", "."), ("add", "--force", str(attempt))):
+        done = git(tmp_path, *command)
+        assert done is not None
+        assert done.returncode == 0, done.stderr
+    root.check_root(tmp_path / "sealed")
+
+
 # Who makes and who holds a directory
 
 

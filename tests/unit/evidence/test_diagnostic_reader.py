@@ -104,6 +104,12 @@ def test_a_torn_failure_is_void_without_a_record_too(tmp_path: Path) -> None:
     assert (record.verdict, record.reason.startswith("arms/q1/failure.json: not JSON")) == (Verdict.VOID, True)
 
 
+def test_what_cannot_be_looked_at_is_unusable_and_not_missing(tmp_path: Path) -> None:
+    place = "x" * 300
+    with pytest.raises(UnusableEvidenceError, match=r"failure\.json: cannot be read \(File name too long\)"):
+        present(read_run(tmp_path, place, ArmRequest, ArmRecord).record)
+
+
 def test_what_nobody_planned_is_named_and_what_a_run_keeps_beside_is_not(tmp_path: Path) -> None:
     tree = root.good()
     for name in ("arms/q1/stdout.log", "packets/0/stderr.log", "arms/retry/record.json", "packets/01/x", "packets/x/y"):

@@ -17,6 +17,7 @@ from pytest_laguna.evidence.endpoint_campaign import (
     EndpointPlan,
     EndpointThresholds,
     Gain,
+    Repetition,
     block_orders,
     planned_legs,
 )
@@ -121,3 +122,8 @@ def test_a_teachers_rows_stand_in_the_order_of_their_prompts() -> None:
         pydantic.ValidationError, match=r"prompt_index of the rows is \[1, 0, .*expected 0, 1, \.\.\. without"
     ):
         type(lab.TEACHER).model_validate(swapped)
+
+
+def test_a_plan_without_a_repetition_has_one_block() -> None:
+    repetition = Repetition(blocks=6, margin_percent=0.5, confidence=0.95, sign_flip_level=0.05, effect_percent=1.0)
+    assert (lab.plan().blocks, lab.plan(repetition=repetition).blocks) == (1, 6)

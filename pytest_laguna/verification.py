@@ -126,7 +126,9 @@ def _walk(parent: Path, entries: list[os.DirEntry[str]], place: tuple[str, ...])
             elif below := _entries(Path(entry)):
                 yield from _walk(Path(entry), below, here)
             else:
-                yield _void(here, f"empty, as no gate leaves it; expected directories {'/'.join(_LEVELS)}")
+                # A first gate 1 makes these directories before its attempt, and may be refused in between.
+                told = "holds no attempt; a first gate 1 starts there, was refused, or something was taken away"
+                yield dataclasses.replace(_void(here, told), verdict=Verdict.NOT_PROVEN)
         except OSError as error:
             yield _void(here, f"cannot be read ({error.strerror}); expected a directory of a sealed root")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
 import pytest
 
-MUTATED = "mutated_rules"
+TABLE = "mutants"
 NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
@@ -28,8 +28,8 @@ def caught_first(
     Returns:
         A decorator of the function, which returns the rules with something to say in the order in which they are asked.
     """
-    names = columns.split()
-    rows = [dict(zip(names, row, strict=True)) for row in table]
+    names, mutants = columns.split(), [*table]
+    rows = [dict(zip(names, mutant, strict=True)) for mutant in mutants]
     ids = [f"{row['rule']}-{row.get('name', number)}" for number, row in enumerate(rows)]
     if unknown := told_first.keys() - ids:
         raise ValueError(f"told first: {sorted(unknown)}; expected mutants of the table")
@@ -51,13 +51,37 @@ def caught_first(
             [inspect.Parameter(name, keyword) for name in ("mutant", "first")]
             + [parameter.replace(kind=keyword) for parameter in fixtures]
         )
-        vars(test)[MUTATED] = {row["rule"] for row in rows}
+        vars(test)[TABLE] = [(row["rule"], mutant) for row, mutant in zip(rows, mutants, strict=True)]
         decorated: Callable[..., None] = pytest.mark.parametrize(("mutant", "first"), cases)(test)
         return decorated
 
     return made
 
 
+def _taken(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """The mutants, each with its rule, of the tests that pytest finds in a module."""
+    for name, test in vars(module).items():
+        if name.startswith("test_"):
+            yield from getattr(test, TABLE, ())
+
+
 def caught(module: ModuleType) -> set[str]:
     """The rules of which a test module has a mutant that they are the first to catch."""
-    return {rule for test in vars(module).values() for rule in getattr(test, MUTATED, ())}
+    return {rule for rule, _ in _taken(module)}
+
+
+def left_out(modules: Iterable[ModuleType]) -> dict[str, int]:
+    """By table named ``...MUTANTS`` of test modules, how many of its mutants no such test takes, where some are not.
+
+    A mutant is told by its identity: one that is put into a table after the test was made is left out, too.
+    """
+    searched = [*modules]
+    taken = {id(mutant) for module in searched for _, mutant in _taken(module)}
+    tables = {
+        f"{module.__name__}.{name}": table
+        for module in searched
+        for name, table in vars(module).items()
+        if name.endswith("MUTANTS")
+    }
+    counts = {name: sum(id(mutant) not in taken for mutant in table) for name, table in tables.items()}
+    return {name: count for name, count in counts.items() if count}

@@ -196,16 +196,16 @@ def verify(attempt: Path) -> tuple[str, str, bool]:
 
 def verify_root(top: Path, above: str = "") -> Iterator[tuple[str, int, str, str, bool]]:
     for path in sorted(top.iterdir()) if top.exists() else ():
-        place, gate = f"{above}{path.name}", {"gate1": 1, "gate2": 2, "gate3": 3}.get(path.name, 0)
-        if not is_directory(path) or not (gate if above.count("/") == 2 else any(path.iterdir())):
-            yield place, 0, "VOID", "does not belong there", False
-        elif above.count("/") < 2:
+        place, deep = f"{above}{path.name}", above.count("/") == 2
+        gate = deep * {"gate1": 1, "gate2": 2, "gate3": 3}.get(path.name, 0)
+        below = sorted(path.iterdir()) if is_directory(path) else None
+        if not below or gate < deep:
+            yield place, gate, "VOID" if below is None or gate < deep else "NOT_PROVEN", "no attempt there", False
+        elif not deep:
             yield from verify_root(path, f"{place}/")
         else:
-            names = sorted(each.name for each in path.iterdir())
-            fit = all(re.fullmatch("(?!0000)[0-9]{4}", name) and is_directory(path / name) for name in names)
-            bad = ("VOID" if names else "NOT_PROVEN", "no attempt, or something else", False)
-            yield place, gate, *(verify(path / names[-1]) if names and fit else bad)
+            fit = all(re.fullmatch("(?!0000)[0-9]{4}", each.name) and is_directory(each) for each in below)
+            yield place, gate, *(verify(below[-1]) if fit else ("VOID", "something else", False))
 
 
 if __name__ == "__main__":

@@ -102,8 +102,9 @@ def judge_records(recorded: Mapping[str, str], digest: Callable[[str], str | Non
         digest: of the file of that path; None where there is none.
     """
     found = {path: digest(path) for path in recorded}
+    seen = {path: "missing" if found[path] is None else "replaced" for path in recorded}
     return [
-        (Verdict.VOID, f"{path}: {'missing' if found[path] is None else 'replaced'}; expected what was recorded there")
+        (Verdict.VOID, f"{path}: records-as-written: {seen[path]}; expected what was recorded there")
         for path, written in recorded.items()
         if found[path] != written
     ]
@@ -117,15 +118,17 @@ def _against(path: str, finding: Finding) -> list[Finding]:
 def _judge_lease(evidence: MachineEvidence, idle: IdleRequirement, session: Session) -> Iterator[Finding]:
     """Rule ``lease-recorded``: the lease is there, and looks at its cards before and after it."""
     if evidence.lease is None:
-        yield Verdict.NOT_PROVEN, "no lease is recorded"
+        yield Verdict.NOT_PROVEN, f"{LEASE}: lease-recorded: no lease is recorded"
         return
     yield from _judge_start(evidence.lease, session)
     leased = (evidence.lease.token, [card.identity for card in evidence.lease.cards], evidence.lease.lane)
     for name, phase, record in ((IDLE_BEFORE, "before", evidence.before), (IDLE_AFTER, "after", evidence.after)):
         if record is None:
-            yield Verdict.NOT_PROVEN, f"{name}: missing; whether the cards were idle {phase} the lease is not proven"
+            unproven = f"whether the cards were idle {phase} the lease is not proven"
+            yield Verdict.NOT_PROVEN, f"{name}: lease-recorded: missing; {unproven}"
         elif (record.token, record.cards, record.lane) != leased or record.phase != phase:
-            yield Verdict.VOID, f"{name}: of another lease, other cards or another phase than {phase}"
+            other = f"of another lease, other cards or another phase than {phase}"
+            yield Verdict.VOID, f"{name}: lease-recorded: {other}"
         else:
             yield from _against(name, judge_idle(record, idle))
             yield from _judge_times(name, record, session)
@@ -134,25 +137,27 @@ def _judge_lease(evidence: MachineEvidence, idle: IdleRequirement, session: Sess
 def _judge_start(lease: LeaseStart, session: Session) -> Iterator[Finding]:
     """Rule ``lease-of-this-session``: on its lane, with the cards that ``--cards`` names, in that order."""
     if lease.lane != session.lane:
-        yield Verdict.VOID, f"{LEASE}: of lane {lease.lane}; expected {session.lane}"
+        yield Verdict.VOID, f"{LEASE}: lease-of-this-session: of lane {lease.lane}; expected {session.lane}"
         return
     named = len(lease.cards) == len(session.cards) and all(map(_names, session.cards, lease.cards))
     if named:
         yield from _judge_view(lease)
     else:
         cards = [f"{card.ordinal} ({card.identity})" for card in lease.cards]
-        yield Verdict.VOID, f"{LEASE}: of cards {cards}; expected those of --cards={','.join(session.cards)}"
+        expected = f"expected those of --cards={','.join(session.cards)}"
+        yield Verdict.VOID, f"{LEASE}: lease-of-this-session: of cards {cards}; {expected}"
 
 
 def _judge_view(lease: LeaseStart) -> Iterator[Finding]:
     """Rule ``shows-its-cards``: what runs under it is shown its cards, and on the cpu lane runs on their cores."""
     shown = showing(lease.lane, lease.cards)
     if lease.environment != shown:
-        yield Verdict.VOID, f"{LEASE}: environment {lease.environment}; expected {shown}, which shows its cards"
+        expected = f"expected {shown}, which shows its cards"
+        yield Verdict.VOID, f"{LEASE}: shows-its-cards: environment {lease.environment}; {expected}"
     names = (re.match(r"core (\d+)\b", card.name) for card in lease.cards)
     cores = sorted({int(name[1]) for name in names if name is not None}) if lease.lane == "cpu" else []
     if lease.cores != cores:
-        yield Verdict.VOID, f"{LEASE}: cores {lease.cores}; expected {cores}, its cards'"
+        yield Verdict.VOID, f"{LEASE}: shows-its-cards: cores {lease.cores}; expected {cores}, its cards'"
 
 
 def _judge_terms(lease: LeaseStart, terms: LeaseTerms) -> Iterator[Finding]:
@@ -188,5 +193,5 @@ def _judge_times(name: str, record: IdleRecord, session: Session) -> Iterator[Fi
         late = latest is not None and seconds_between(utc, latest) < 0
         if early or late:
             expected = f"expected {record.phase} the tests, between {earliest} and {latest} of the journal"
-            yield Verdict.VOID, f"{name}: a look at {utc}; {expected}"
+            yield Verdict.VOID, f"{name}: looks-around-the-tests: a look at {utc}; {expected}"
             return

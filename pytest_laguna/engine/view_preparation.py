@@ -156,31 +156,28 @@ class _Prepared:
 class _TimedContract:
     """A layer's contract, timed when it is asked for its seam; everything else is the contract's own."""
 
-    __slots__ = ("_seam", "_use_forward", "_use_update", "contract")
+    __slots__ = ("_seam", "contract")
 
     def __init__(self, contract: Any, seam: TimingSeam) -> None:
         self.contract = contract
         self._seam = seam
-        # Looked up here, so that the interval holds the call and no search for it.
-        self._use_forward = contract.forward
-        self._use_update = contract.update
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.contract, name)
 
     def forward(self, source: torch.Tensor, /, now: Callable[[], int] = time.perf_counter_ns) -> Any:
-        use = self._use_forward
+        contract = self.contract
         begin = now()
-        handed = use(source)
+        handed = contract.forward(source)
         end = now()
         self._seam.forward_ns += end - begin
         self._seam.persistent_calls += 1
         return handed
 
     def update(self, source: torch.Tensor, /, now: Callable[[], int] = time.perf_counter_ns) -> Any:
-        use = self._use_update
+        contract = self.contract
         begin = now()
-        handed = use(source)
+        handed = contract.update(source)
         end = now()
         self._seam.update_ns += end - begin
         self._seam.persistent_calls += 1

@@ -251,7 +251,8 @@ typedef struct {
     PyObject *held[VIEWS]; /* raw key, raw value, canonical key, canonical value */
     Signature signatures[TENSORS];
     int distinct; /* the source and each alias object once */
-    ModuleState *state; /* of the module, which the type keeps alive */
+    PyObject *module; /* strong, and released last: the state is its memory */
+    ModuleState *state;
     unsigned long long forward_hits;
     unsigned long long update_hits;
 } Contract;
@@ -375,6 +376,8 @@ static PyObject *
 contract_forward(Contract *self, PyObject *source)
 {
     if (check(self, source) < 0) {
+        Py_CLEAR(self->state->checked[0]); /* of an earlier use that was broken off */
+        Py_CLEAR(self->state->checked[1]);
         return NULL;
     }
     self->forward_hits++;
@@ -398,6 +401,7 @@ static int
 contract_traverse(Contract *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->module);
     Py_VISIT(self->make_handle);
     Py_VISIT(self->owner);
     Py_VISIT(self->explain);
@@ -445,6 +449,7 @@ contract_dealloc(Contract *self)
         (void)self->shim.delete_tensor(self->signatures[i].handle);
         Py_CLEAR(self->signatures[i].tensor);
     }
+    Py_CLEAR(self->module);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -495,6 +500,7 @@ contract_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
     if (self == NULL) {
         return NULL;
     }
+    self->module = Py_NewRef(PyType_GetModule(type));
     self->state = state;
     self->api = state->api;
     self->shim = state->shim;
@@ -559,7 +565,8 @@ static PyType_Spec contract_spec = {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    ModuleState *state; /* of the module, which the type keeps alive */
+    PyObject *module; /* strong, and released last: the state is its memory */
+    ModuleState *state;
     PyObject *helper;
 } Canonicalize;
 
@@ -603,6 +610,7 @@ canonicalize_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
         return NULL;
     }
     self->vectorcall = canonicalize_call;
+    self->module = Py_NewRef(PyType_GetModule(type));
     self->state = state;
     self->helper = Py_NewRef(helper);
     return (PyObject *)self;
@@ -612,6 +620,7 @@ static int
 canonicalize_traverse(Canonicalize *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->module);
     Py_VISIT(self->helper);
     return 0;
 }
@@ -622,6 +631,7 @@ canonicalize_dealloc(Canonicalize *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     Py_CLEAR(self->helper);
+    Py_CLEAR(self->module);
     type->tp_free(self);
     Py_DECREF(type);
 }

@@ -59,7 +59,7 @@ def ask_before_canonicalizing(wrap: type[Any]) -> None:
     """Put a function before the helper by which FlashAttention's forward canonicalises both of its views.
 
     The forward looks the helper up in its module at each call (0.26.0, 0.32.0, 0.33.0). Set there and not in
-    ``vllm.utils.torch_utils``, so that no other backend asks it; once in a process, however many layers there are.
+    ``vllm.utils.torch_utils``, where other backends have theirs from; once in a process, however many layers there are.
 
     Args:
         wrap: makes the function from the helper, and is the class of what it makes.

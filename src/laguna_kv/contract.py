@@ -164,8 +164,8 @@ def python_contract(source: torch.Tensor, views: Views, head_size: int, owner: s
 def load_validator(validator: Validator) -> Callable[[torch.Tensor, Views, int, str], Contract]:
     """The function that makes contracts of the kind asked for.
 
-    With the native one vLLM's forward no longer asks whether the aliases that it was handed are canonical, which the
-    contract knows. The Python one, which saves nothing in any case, leaves that question to vLLM.
+    The native one answers for vLLM's helper whether the aliases that a use has just handed out are canonical. The
+    Python one, which saves nothing in any case, leaves that question to the helper.
 
     Raises:
         SettingError: the native one was asked for and cannot be loaded here.

@@ -75,18 +75,19 @@ def test_an_unknown_command_is_refused_in_one_line() -> None:
     assert (done.returncode, done.stderr.count("\n"), "\x1b" in done.stderr) == (4, 1, False)
 
 
-def test_a_directory_that_is_no_root_is_void() -> None:
-    done = laguna("verify", "/proc/self")
+def test_a_directory_that_is_no_root_is_void(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("to do")
+    done = laguna("verify", str(tmp_path))
     assert done.returncode == 22
     assert "does not belong into a sealed root; expected directories campaign/lane/gate1..3" in done.stdout
 
 
 @pytest.mark.parametrize("place", ["x", "x/cpu"])
-def test_a_directory_without_a_gate_below_it_is_void(tmp_path: Path, place: str) -> None:
+def test_a_directory_without_a_gate_below_it_proves_nothing(tmp_path: Path, place: str) -> None:
     (tmp_path / place).mkdir(parents=True)
     done = laguna("verify", str(tmp_path))
-    assert done.returncode == 22
-    assert f"{place}: empty, as no gate leaves it; expected directories campaign/lane/gate1..3" in done.stdout
+    assert done.returncode == 23
+    assert f"{place}: holds no attempt" in done.stdout
 
 
 def test_an_empty_root_is_not_proven(tmp_path: Path) -> None:

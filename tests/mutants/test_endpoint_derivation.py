@@ -323,7 +323,7 @@ def without_second_leg(endpoint: Path) -> None:
     shutil.rmtree(reader.leg_directory(endpoint, 2, "B1"))
 
 
-MUTANTS: dict[str, tuple[Change, str]] = {
+UNUSABLE: dict[str, tuple[Change, str]] = {
     "another protocol": (looser, r"protocol\.toml: not the bytes that protocol-commit\.json names"),
     "another protocol, committed": (committed_looser, r"plan\.json: not what campaign, protocol, lease"),
     "no commit": (remove("protocol-commit.json"), r"protocol-commit\.json: cannot be read"),
@@ -356,9 +356,9 @@ MUTANTS: dict[str, tuple[Change, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", UNUSABLE)
 def test_what_does_not_follow_from_the_raw_files_is_void(name: str, ran: Path, tmp_path: Path) -> None:
-    change, reason = MUTANTS[name]
+    change, reason = UNUSABLE[name]
     with pytest.raises(UnusableEvidenceError, match=reason):
         derive(ran, tmp_path, change)
 

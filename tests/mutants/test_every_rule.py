@@ -2,7 +2,6 @@
 """No rule without a mutant, in whatever module it stands: a rule is a function whose docstring names it.
 
 A mutant counts where it is made a test by ``caught_first``, which asks that its rule is the first to speak against it.
-Only what is found of a lease has no rule's name: of each of its mutants there is one finding in all.
 """
 
 from __future__ import annotations
@@ -19,7 +18,9 @@ from typing import Any
 import pytest
 
 import pytest_laguna.analysis
-from tests.caught_first import caught
+import tests.mutants
+from pytest_laguna import verification
+from tests.caught_first import caught, caught_first, left_out
 from tests.mutants import (
     test_arm_pair_rules,
     test_device_runtime_rules,
@@ -37,6 +38,7 @@ from tests.mutants import (
     test_rank_rules,
     test_review_rules,
     test_session_rules,
+    test_verification_rules,
 )
 from tests.unit.analysis import test_null_timing
 
@@ -109,7 +111,36 @@ def test_no_module_with_rules_is_left_out() -> None:
 def test_every_rule_of_a_module_has_a_mutant(name: str) -> None:
     idle = {rule.rpartition("/")[2] for rule in DECIDES_NOTHING}
     first = {rule.rpartition("/")[2] for rule in caught(MUTATED_IN[name])}
-    assert WITH_RULES[name] - first - (test_machine_rules.RULED.keys() if name == "lease" else set()) - idle == set()
+    assert WITH_RULES[name] - first - idle == set()
+
+
+def test_every_rule_of_verification_has_a_mutant() -> None:
+    assert caught(test_verification_rules) == set(verification.RULES)
+
+
+def test_no_table_of_mutants_is_left_out() -> None:
+    found = pkgutil.iter_modules(tests.mutants.__path__, f"{tests.mutants.__name__}.")
+    assert left_out([*(importlib.import_module(module.name) for module in found), test_null_timing]) == {}
+
+
+def test_a_table_that_no_test_takes_is_seen() -> None:
+    """A table of its own, one that grew after its test was made, and one whose test pytest does not find."""
+    late, hidden = [("a", "b")], [("c", "d")]
+
+    def judged(rule: str) -> list[str]:
+        return [rule]
+
+    taken = caught_first("rule name", late)(judged)
+    late.append(("a", "z"))
+    module = ModuleType("module")
+    vars(module).update(
+        MUTANTS=[("e", "f")], LATE_MUTANTS=late, HIDDEN_MUTANTS=hidden, DICT_MUTANTS={"g": "h"},
+        test_taken=taken, hidden=caught_first("rule name", hidden)(judged),
+    )  # fmt: skip
+    assert caught(module) == {"a"}
+    assert left_out([module]) == {
+        f"module.{name}": 1 for name in ("MUTANTS", "LATE_MUTANTS", "HIDDEN_MUTANTS", "DICT_MUTANTS")
+    }
 
 
 def test_what_decides_nothing_has_no_mutant_that_it_decides() -> None:

@@ -22,12 +22,32 @@ from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.verdict import Verdict
 from pytest_laguna.verification import verify_attempt
+from tests.caught_first import caught_first
 from tests.mutants.test_process_rules import FOUND, GOOD
 from tests.sealed import LOOKS, build, good_events, idle_record, write_idle, write_lease
+
+PLACE = Place(
+    purpose="evidence",
+    path="/fast/sealed",
+    real="/fast/sealed",
+    file_system="ext4",
+    source="/dev/nvme0n1p2",
+    device="259:2",
+    hardware=[BlockDevice(path="/devices/pci0000:00/0000:01:00.0/nvme/nvme0/nvme0n1/nvme0n1p2", removable=False)],
+)
+PLACES = [PLACE, PLACE.model_copy(update={"purpose": "temporary"})]
+OTHER_CARD = leased_cards.LeasedCard(ordinal=0, identity="cpu-slot-0", name="core 0 of another", memory_bytes=1)
+NETWORK = PLACE.model_copy(update={"purpose": "target", "file_system": "nfs4", "source": "server:/models"})
+TERMS = LeaseTerms(card="core 0", storage=StorageRule(file_systems=["ext4"], drivers=["nvme"]))
 
 IDLE = IdleRequirement(snapshots=2, seconds=0.5, memory_bytes=0, foreign_workers=False)
 HOST = HostLimits(memory_available_bytes=1000, foreign_holders=False)
 
+Change = Callable[[MachineEvidence], MachineEvidence]
+
+LEASE, BEFORE, AFTER = leased_cards.LEASE, leased_cards.IDLE_BEFORE, leased_cards.IDLE_AFTER
+PROCESS, HOST_AUDIT = "arms/q1/process.json", "arms/q1/host.json"
+LEFT = {"leftovers": [FOUND]}
 HOLDER = SeenProcess(pid=9, start_ticks=3, command="miner", carries_token=False, seen_by="LAGUNA_CPU_CARDS")
 
 
@@ -54,8 +74,8 @@ def _audit(memory: int) -> HostAudit:
 def good(tmp_path: Path) -> MachineEvidence:
     write_lease(tmp_path, idle_record("before"))
     write_idle(tmp_path, idle_record("after", looks=_LATER))
-    processes, audits = {"arms/q1/process.json": GOOD}, {"arms/q1/host.json": _audit(1000)}
-    return dataclasses.replace(read_machine(tmp_path), processes=processes, audits=audits)
+    read = dataclasses.replace(read_machine(tmp_path), processes={PROCESS: GOOD}, audits={HOST_AUDIT: _audit(1000)})
+    return _with_lease(places=PLACES)(read)
 
 
 def _held(evidence: MachineEvidence) -> MachineEvidence:
@@ -66,78 +86,30 @@ def _held(evidence: MachineEvidence) -> MachineEvidence:
     return dataclasses.replace(evidence, after=evidence.after.model_copy(update={"snapshots": looks}))
 
 
-def _of_another_lease(evidence: MachineEvidence) -> MachineEvidence:
-    assert evidence.before is not None
-    return dataclasses.replace(evidence, before=evidence.before.model_copy(update={"token": "f" * 32}))
+def _with(**changed: Any) -> Change:
+    return lambda e: dataclasses.replace(e, **changed)
 
 
-def _with_lease(**changed: object) -> Callable[[MachineEvidence], MachineEvidence]:
+def _with_lease(**changed: object) -> Change:
     return lambda e: dataclasses.replace(e, lease=e.lease and e.lease.model_copy(update=changed))
 
 
-MUTANTS: dict[str, tuple[Callable[[MachineEvidence], MachineEvidence], Verdict, str]] = {
-    "no lease": (lambda e: dataclasses.replace(e, lease=None), Verdict.NOT_PROVEN, "no lease is recorded"),
-    "no look before": (
-        lambda e: dataclasses.replace(e, before=None),
-        Verdict.NOT_PROVEN,
-        "idle-before.json: missing; whether the cards were idle before the lease is not proven",
-    ),
-    "no look after": (
-        lambda e: dataclasses.replace(e, after=None),
-        Verdict.NOT_PROVEN,
-        "idle-after.json: missing; whether the cards were idle after the lease is not proven",
-    ),
-    "another lease": (_of_another_lease, Verdict.VOID, "idle-before.json: of another lease"),
-    "the look before as the look after": (
-        lambda e: dataclasses.replace(e, after=e.before),
-        Verdict.VOID,
-        "idle-after.json: of another lease, other cards or another phase than after",
-    ),
-    "held": (_held, Verdict.VOID, "idle-after.json: no-holder: "),
-    "left behind": (
-        lambda e: dataclasses.replace(
-            e, processes={"arms/q1/process.json": GOOD.model_copy(update={"leftovers": [FOUND]})}
-        ),
-        Verdict.FAIL,
-        "arms/q1/process.json: nothing-left: left behind: pid 7",
-    ),
-    "another card shown": (
-        _with_lease(environment={"LAGUNA_CPU_CARDS": "1"}),
-        Verdict.VOID,
-        "lease.json: environment {'LAGUNA_CPU_CARDS': '1'}; expected {'LAGUNA_CPU_CARDS': '0'}, which",
-    ),
-    "more shown": (
-        _with_lease(environment={"LAGUNA_CPU_CARDS": "0", "LD_PRELOAD": "x.so"}),
-        Verdict.VOID,
-        "lease.json: environment {'LAGUNA_CPU_CARDS': '0', 'LD_PRELOAD': 'x.so'}; expected",
-    ),
-    "another core": (_with_lease(cores=[7]), Verdict.VOID, "lease.json: cores [7]; expected [0], its cards'"),
-    "every core": (_with_lease(cores=[]), Verdict.VOID, "lease.json: cores []; expected [0], its cards'"),
-    "host out of limits": (
-        lambda e: dataclasses.replace(e, audits={"arms/q1/host.json": _audit(999)}),
-        Verdict.VOID,
-        "arms/q1/host.json: memory-free: 999 bytes",
-    ),
-}
+def _before(**changed: object) -> Change:
+    """With other words in the looks before."""
+    return lambda e: dataclasses.replace(e, before=e.before and e.before.model_copy(update=changed))
 
 
 def test_the_good_evidence_has_nothing_against_it(good: MachineEvidence) -> None:
-    assert judge_machine(good, IDLE, HOST, SESSION) == []
+    for terms in (TERMS, LeaseTerms(), None):
+        assert judge_machine(good, IDLE, HOST, SESSION, terms) == []
+    assert judge_machine(_with_lease(places=[])(good), IDLE, HOST, SESSION, LeaseTerms()) == []
     for named in ("CPU-slot-0", "cpu-slot"):
         assert judge_machine(good, IDLE, HOST, dataclasses.replace(SESSION, cards=[named])) == []
     for opened in (SESSION.opened, None):
         assert judge_machine(good, IDLE, HOST, Session("cpu", ["0"], opened, None, None)) == []
 
 
-@pytest.mark.parametrize("name", MUTANTS)
-def test_one_fact_is_found(name: str, good: MachineEvidence) -> None:
-    change, verdict, reason = MUTANTS[name]
-    ((found, text),) = judge_machine(change(good), IDLE, HOST, SESSION)
-    assert found is verdict
-    assert text.startswith(reason)
-
-
-def _dated(look: int, utc: str, phase: str) -> Callable[[MachineEvidence], MachineEvidence]:
+def _dated(look: int, utc: str, phase: str) -> Change:
     """With one look of a phase at another time."""
 
     def change(evidence: MachineEvidence) -> MachineEvidence:
@@ -165,42 +137,145 @@ def _other_lane(evidence: MachineEvidence) -> MachineEvidence:
     return dataclasses.replace(evidence, **records)
 
 
-IN_ITS_SESSION: dict[str, tuple[Callable[[MachineEvidence], MachineEvidence], str]] = {
-    "looks of another lane": (
-        lambda e: dataclasses.replace(e, before=e.before and e.before.model_copy(update={"lane": "cuda"})),
-        "idle-before.json: of another lease",
+MUTANTS: list[tuple[str, str, Change, Verdict, str, str]] = [
+    ("lease-recorded", "no lease", _with(lease=None), Verdict.NOT_PROVEN, LEASE, "no lease is recorded"),
+    (
+        "lease-recorded",
+        "no look before",
+        _with(before=None),
+        Verdict.NOT_PROVEN,
+        BEFORE,
+        "missing; whether the cards were idle before the lease is not proven",
     ),
-    "everything of another lane": (_other_lane, "lease.json: of lane cuda; expected cpu"),
-    "another card": (_other_card, "lease.json: of cards ['9 (cpu-slot-9)']; expected those of --cards=0"),
-    "the look before with its phase changed": (
+    (
+        "lease-recorded",
+        "no look after",
+        _with(after=None),
+        Verdict.NOT_PROVEN,
+        AFTER,
+        "missing; whether the cards were idle after the lease is not proven",
+    ),
+    ("lease-recorded", "another lease", _before(token="f" * 32), Verdict.VOID, BEFORE, "of another lease"),
+    ("lease-recorded", "looks of another lane", _before(lane="cuda"), Verdict.VOID, BEFORE, "of another lease"),
+    (
+        "lease-recorded",
+        "the look before as the look after",
+        lambda e: dataclasses.replace(e, after=e.before),
+        Verdict.VOID,
+        AFTER,
+        "of another lease, other cards or another phase than after",
+    ),
+    (
+        "lease-of-this-session",
+        "everything of another lane",
+        _other_lane,
+        Verdict.VOID,
+        LEASE,
+        "of lane cuda; expected cpu",
+    ),
+    (
+        "lease-of-this-session",
+        "another card",
+        _other_card,
+        Verdict.VOID,
+        LEASE,
+        "of cards ['9 (cpu-slot-9)']; expected those of --cards=0",
+    ),
+    (
+        "shows-its-cards",
+        "another card",
+        _with_lease(environment={"LAGUNA_CPU_CARDS": "1"}),
+        Verdict.VOID,
+        LEASE,
+        "environment {'LAGUNA_CPU_CARDS': '1'}; expected {'LAGUNA_CPU_CARDS': '0'}, which",
+    ),
+    (
+        "shows-its-cards",
+        "more",
+        _with_lease(environment={"LAGUNA_CPU_CARDS": "0", "LD_PRELOAD": "x.so"}),
+        Verdict.VOID,
+        LEASE,
+        "environment {'LAGUNA_CPU_CARDS': '0', 'LD_PRELOAD': 'x.so'}; expected",
+    ),
+    (
+        "shows-its-cards",
+        "another core",
+        _with_lease(cores=[7]),
+        Verdict.VOID,
+        LEASE,
+        "cores [7]; expected [0], its cards'",
+    ),
+    ("shows-its-cards", "every core", _with_lease(cores=[]), Verdict.VOID, LEASE, "cores []; expected [0], its cards'"),
+    (
+        "looks-around-the-tests",
+        "the look before with its phase changed",
         lambda e: dataclasses.replace(e, after=e.before and e.before.model_copy(update={"phase": "after"})),
-        f"idle-after.json: a look at {LOOKS[0]}; expected after the tests",
+        Verdict.VOID,
+        AFTER,
+        f"a look at {LOOKS[0]}; expected after the tests",
     ),
-    "a look before the attempt": (
-        _dated(0, "2020-07-25T00:00:00.000000+00:00", "before"),
-        "idle-before.json: a look at 2020-",
+    *(
+        ("looks-around-the-tests", name, _dated(look, utc, phase), Verdict.VOID, record, f"a look at {utc}; expected")
+        for name, look, utc, phase, record in (
+            ("before the attempt", 0, "2020-07-25T00:00:00.000000+00:00", "before", BEFORE),
+            ("a look before that is among the tests", 1, "2026-07-25T00:00:02.000001+00:00", "before", BEFORE),
+            ("a look after that is among the tests", 0, "2026-07-25T00:01:59.999999+00:00", "after", AFTER),
+            ("after the session", 1, "2026-07-25T00:02:01.000001+00:00", "after", AFTER),
+        )
     ),
-    "a look before that is among the tests": (
-        _dated(1, "2026-07-25T00:00:02.000001+00:00", "before"),
-        "idle-before.json: a look at 2026-07-25T00:00:02.000001",
+    (
+        "card-named",
+        "another kind",
+        _with_lease(cards=[OTHER_CARD]),
+        Verdict.VOID,
+        LEASE,
+        "card cpu-slot-0 is 'core 0 of another'; expected 'core 0'",
     ),
-    "a look after that is among the tests": (
-        _dated(0, "2026-07-25T00:01:59.999999+00:00", "after"),
-        "idle-after.json: a look at 2026-07-25T00:01:59.999999",
+    (
+        "storage-internal",
+        "a model on the network",
+        _with_lease(places=[*PLACES, NETWORK]),
+        Verdict.VOID,
+        LEASE,
+        "target /fast/sealed lies on server:/models (nfs4, 259:2); expected one of ext4",
     ),
-    "a look after the session": (
-        _dated(1, "2026-07-25T00:02:01.000001+00:00", "after"),
-        "idle-after.json: a look at 2026-07-25T00:02:01.000001",
+    (
+        "storage-internal",
+        "evidence whose place is not recorded",
+        _with_lease(places=PLACES[1:]),
+        Verdict.NOT_PROVEN,
+        LEASE,
+        "where evidence lies is not recorded",
     ),
-}
+    ("no-holder", "held", _held, Verdict.VOID, AFTER, ""),
+    (
+        "nothing-left",
+        "left behind",
+        _with(processes={PROCESS: GOOD.model_copy(update=LEFT)}),
+        Verdict.FAIL,
+        PROCESS,
+        "left behind: pid 7",
+    ),
+    (
+        "memory-free",
+        "host out of limits",
+        _with(audits={HOST_AUDIT: _audit(999)}),
+        Verdict.VOID,
+        HOST_AUDIT,
+        "999 bytes",
+    ),
+]
+"""The last three are of cards, processes and hosts, which have theirs elsewhere: it matters that they are asked."""
 
 
-@pytest.mark.parametrize("name", IN_ITS_SESSION)
-def test_a_lease_of_another_session_is_found(name: str, good: MachineEvidence) -> None:
-    change, reason = IN_ITS_SESSION[name]
-    ((verdict, text),) = judge_machine(change(good), IDLE, HOST, SESSION)
-    assert verdict is Verdict.VOID
-    assert text.startswith(reason)
+@caught_first("rule name change verdict record reason", MUTANTS)
+def test_one_fact_is_found(  # noqa: PLR0913, PLR0917 - a row of the table
+    rule: str, change: Change, verdict: Verdict, record: str, reason: str, good: MachineEvidence
+) -> list[str]:
+    ((found, text),) = judge_machine(change(good), IDLE, HOST, SESSION, TERMS)
+    assert found is verdict
+    assert text.startswith(f"{record}: {rule}: {reason}")
+    return [text.split(": ")[1]]
 
 
 @pytest.mark.parametrize(
@@ -220,13 +295,19 @@ def test_what_each_lane_shows(lane: Lane, environment: dict[str, str]) -> None:
 RECORDED = {"cards/lease.json": "a" * 64, "only/process.json": "b" * 64}
 
 
-@pytest.mark.parametrize(
-    ("path", "found", "seen"), [(p, f, s) for p in RECORDED for f, s in (("c" * 64, "replaced"), (None, "missing"))]
-)
-def test_a_record_that_is_not_as_it_was_written_is_found(path: str, found: str | None, seen: str) -> None:
+RECORD_MUTANTS = [
+    ("records-as-written", f"{path} {seen}", path, found, seen)
+    for path in RECORDED
+    for found, seen in (("c" * 64, "replaced"), (None, "missing"))
+]
+
+
+@caught_first("rule name path found seen", RECORD_MUTANTS)
+def test_a_record_that_is_not_as_it_was_written_is_found(path: str, found: str | None, seen: str) -> list[str]:
     assert judge_records(RECORDED, RECORDED.get) == []
     ((verdict, text),) = judge_records(RECORDED, (RECORDED | {path: found}).get)
-    assert (verdict, text) == (Verdict.VOID, f"{path}: {seen}; expected what was recorded there")
+    assert (verdict, text) == (Verdict.VOID, f"{path}: records-as-written: {seen}; expected what was recorded there")
+    return [text.split(": ")[1]]
 
 
 @pytest.mark.parametrize("gate", [1, 2])
@@ -245,98 +326,11 @@ def test_so_it_is_when_an_attempt_is_verified(gate: int, content: bytes | None, 
     assert (analysis["verdict"], str(analysis["reason"]).partition(":")[0]) == ("VOID", "only/note.json")
 
 
-PLACE = Place(
-    purpose="evidence",
-    path="/fast/sealed",
-    real="/fast/sealed",
-    file_system="ext4",
-    source="/dev/nvme0n1p2",
-    device="259:2",
-    hardware=[BlockDevice(path="/devices/pci0000:00/0000:01:00.0/nvme/nvme0/nvme0n1/nvme0n1p2", removable=False)],
-)
-PLACES = [PLACE, PLACE.model_copy(update={"purpose": "temporary"})]
-TERMS = LeaseTerms(card="core 0", storage=StorageRule(file_systems=["ext4"], drivers=["nvme"]))
-
-
-def _placed(evidence: MachineEvidence, **changed: Any) -> MachineEvidence:
-    assert evidence.lease is not None
-    return dataclasses.replace(evidence, lease=evidence.lease.model_copy(update={"places": PLACES} | changed))
-
-
-def _elsewhere(evidence: MachineEvidence) -> MachineEvidence:
-    moved = PLACE.model_copy(update={"purpose": "target", "file_system": "nfs4", "source": "server:/models"})
-    return _placed(evidence, places=[*PLACES, moved])
-
-
-TERM_MUTANTS: dict[str, tuple[Callable[[MachineEvidence], MachineEvidence], Verdict, str]] = {
-    "a model on the network": (
-        _elsewhere,
-        Verdict.VOID,
-        "lease.json: storage-internal: target /fast/sealed lies on server:/models (nfs4, 259:2); expected one of ext4",
-    ),
-    "evidence whose place is not recorded": (
-        lambda e: _placed(e, places=PLACES[1:]),
-        Verdict.NOT_PROVEN,
-        "lease.json: storage-internal: where evidence lies is not recorded",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", TERM_MUTANTS)
-def test_disks_of_another_kind_are_found(name: str, good: MachineEvidence) -> None:
-    change, verdict, reason = TERM_MUTANTS[name]
-    ((found, text),) = judge_machine(change(good), IDLE, HOST, SESSION, TERMS)
-    assert found is verdict
-    assert text.startswith(reason)
-
-
-def test_a_card_of_another_kind_is_found(good: MachineEvidence) -> None:
-    terms = TERMS.model_copy(update={"card": "Intel(R) Arc(TM) Pro B70 Graphics"})
-    ((verdict, text),) = judge_machine(_placed(good), IDLE, HOST, SESSION, terms)
-    assert verdict is Verdict.VOID
-    told = "lease.json: card-named: card cpu-slot-0 is 'core 0'; expected 'Intel(R) Arc(TM) Pro B70 Graphics'"
-    assert text == told
-
-
-def test_cards_and_disks_of_the_campaigns_kind_have_nothing_against_them(good: MachineEvidence) -> None:
-    assert judge_machine(_placed(good), IDLE, HOST, SESSION, TERMS) == []
-    assert judge_machine(good, IDLE, HOST, SESSION, LeaseTerms()) == []
-
-
-RULED: dict[str, set[str]] = {
-    "lease-recorded": {"no lease", "no look before", "no look after", "another lease", "looks of another lane"}
-    | {"the look before as the look after"},
-    "lease-of-this-session": {"everything of another lane", "another card"},
-    "shows-its-cards": {"another card shown", "more shown", "another core", "every core"},
-    "looks-around-the-tests": {
-        "the look before with its phase changed",
-        "a look before the attempt",
-        "a look before that is among the tests",
-        "a look after that is among the tests",
-        "a look after the session",
-    },
-    "storage-internal": set(TERM_MUTANTS),
-    "card-named": {"test_a_card_of_another_kind_is_found"},
-    "records-as-written": {"test_a_record_that_is_not_as_it_was_written_is_found"},
-}
-"""By rule the mutants that it finds alone; the names of tests are of those that have no table."""
-
-OF_OTHER_RULES = {"held", "left behind", "host out of limits"}
-"""Of cards, processes and hosts, which have their mutants elsewhere: here it matters that they are asked."""
-
-
-def test_every_rule_has_a_mutant() -> None:
-    named = {name for names in RULED.values() for name in names}
-    tables = {*MUTANTS, *IN_ITS_SESSION, *TERM_MUTANTS}
-    assert tables - OF_OTHER_RULES == {name for name in named if not name.startswith("test_")}
-    assert {name for name in named if name.startswith("test_")} <= globals().keys()
-
-
 def test_cards_in_another_order_are_not_those_of_the_session(good: MachineEvidence) -> None:
     for cards in ([], ["0", "0"], ["1"], ["cpu-slot-1"], ["cpu-"], [""]):
         ((verdict, text),) = judge_machine(good, IDLE, HOST, dataclasses.replace(SESSION, cards=cards))
         assert verdict is Verdict.VOID
-        assert text.startswith("lease.json: of cards ['0 (cpu-slot-0)']")
+        assert text.startswith("lease.json: lease-of-this-session: of cards ['0 (cpu-slot-0)']")
 
 
 def test_a_damaged_file_makes_nothing_of_the_others_unread(tmp_path: Path) -> None:
@@ -353,9 +347,6 @@ def test_a_damaged_file_makes_nothing_of_the_others_unread(tmp_path: Path) -> No
         (Verdict.FAIL, "b/process.json"),
     ]
     assert against[1][1].startswith("c/process.json: cannot be read (Too many levels of symbolic links); expected a")
-
-
-LEFT = {"leftovers": [FOUND]}
 
 
 def test_what_gate_1_runs_is_judged_too(tmp_path: Path) -> None:
@@ -380,7 +371,7 @@ def _hold(evidence: Path) -> None:
 
 def _leave(evidence: Path) -> None:
     (evidence / "only").mkdir(mode=0o700)
-    record = GOOD.model_copy(update={"leftovers": [FOUND]})
+    record = GOOD.model_copy(update=LEFT)
     files.write_new(evidence / "only" / leased_cards.PROCESS, files.canonical_json(record.canonical()))
 
 
@@ -390,7 +381,7 @@ def _garble(evidence: Path) -> None:
 
 
 DAMAGES: list[tuple[Callable[[Path], None], Verdict, str]] = [
-    (_delete, Verdict.NOT_PROVEN, "idle-after.json: missing"),
+    (_delete, Verdict.NOT_PROVEN, "idle-after.json: lease-recorded: missing"),
     (_hold, Verdict.FAIL, "idle-after.json: memory-at-baseline: card cpu-slot-0 uses 5 bytes"),
     (_leave, Verdict.FAIL, "only/process.json: nothing-left: left behind: pid 7"),
     (_garble, Verdict.VOID, "only/host.json: before: Field required"),

@@ -362,8 +362,8 @@ def test_a_rule_that_does_not_apply_has_its_mutants_on_other_lanes() -> None:
 
 
 @caught_first("rule name lane mutate verdict reason", MUTANTS, TOLD_FIRST)
-def test_the_mutant_is_caught_by_its_rule_alone(
-    rule: str, lane: Lane, mutate: Change, verdict: Verdict, reason: str
+def test_the_mutant_is_caught_by_its_rule_alone(  # noqa: PLR0913, PLR0917 - a row of the table
+    rule: str, name: str, lane: Lane, mutate: Change, verdict: Verdict, reason: str
 ) -> list[str]:
     record = good(lane)
     mutate(record)
@@ -371,6 +371,7 @@ def test_the_mutant_is_caught_by_its_rule_alone(
     assert found[rule][0] is verdict
     assert reason in found[rule][1]
     assert "\n" not in found[rule][1]
+    assert found.keys() == {rule, TOLD_FIRST.get(f"{rule}-{name}", rule)}
     return [*found]
 
 

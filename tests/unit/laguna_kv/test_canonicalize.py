@@ -71,6 +71,7 @@ def test_the_helper_is_asked_for_all_that_no_use_has_checked(use: str, helper: H
     if use == "update":
         contract.update(cache)
     elif use == "refused":
+        contract.forward(cache)  # and broken off
         cache.resize_(1, 2, 3, 4)
         with pytest.raises(ContractError):
             contract.forward(cache)

@@ -4,13 +4,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pytest_laguna.evidence.files import sha256_file
+from pytest_laguna.evidence.replay_profile import order_sha256
 from tests import event_root as root
-from tests.diagnostic_root import put
+from tests.diagnostic_root import DESCRIPTOR, LAYERS, Change, at, both, put, without
+from tests.mutants.test_engine_identity_rules import COMPILED
 
 OTHER = "1" * 64
+EVENTS, FITNESS, SPARSE = (f"arms/{arm}/record.json" for arm in ("graph-event", "graph-fitness", "graph-sparse"))
+SECOND = "arms/graph-event/profile/rank1.json"
 
 
 @pytest.mark.parametrize("path", ["arms/graph-event/profile/rank1.json", "arms/q1/record.json"])
@@ -95,3 +101,128 @@ def test_figures_of_a_trial_that_proves_nothing_make_no_instrument_fit(tmp_path:
     assert analysis.selected.category_percent is None
     assert analysis.fitness_figures is not None
     assert (analysis.fitness, analysis.status) == ("not_proven", None)
+
+
+def swapped(tree: root.Tree) -> None:
+    """Two kinds of the first rank's profile in another order."""
+    kinds = tree["arms/graph-event/profile/rank0.json"]["kinds"]
+    kinds[0], kinds[1] = kinds[1], kinds[0]
+
+
+def slow_trial(tree: root.Tree) -> None:
+    for each in tree["arms/graph-fitness/profile/rank1.json"]["rounds"]:
+        each["events_ns"] = 1_180_000
+
+
+MOVED = [root.KINDS[1], root.KINDS[0], *root.KINDS[2:]]
+PLANNED = order_sha256(root.KINDS)
+IN_FULL: list[tuple[str, str, str, Change]] = [
+    ("profile-complete/every-rank", "NOT_PROVEN", "graph-event: rank1.json: there is none", without(SECOND)),
+    (
+        "profile-complete/as-recorded",
+        "VOID",
+        f"{SECOND}: nothing; expected {root.WRITTEN}, as its rank wrote it",
+        without(SECOND),
+    ),
+    (
+        "profile-complete/as-recorded",
+        "VOID",
+        f"{SECOND}: {{digest}}; expected {OTHER}, as its rank wrote it",
+        at(EVENTS, "ranks|1|event_profile|sha256", OTHER),
+    ),
+    (
+        "profile-complete/as-recorded",
+        "NOT_PROVEN",
+        "graph-event rank 1: wrote no profile; expected one replay at least",
+        at(EVENTS, "ranks|1|event_profile|sha256", None),
+    ),
+    (
+        "profile-complete/one-batch",
+        "VOID",
+        f"graph-event rank 1: captured ['another']; expected {DESCRIPTOR}",
+        at(EVENTS, "ranks|1|graphs|0|descriptor", "another"),
+    ),
+    (
+        "profile-complete/topology-exact",
+        "FAIL",
+        f"rank0.json: 291 intervals in order {order_sha256(MOVED)}; expected 291 in {PLANNED}",
+        swapped,
+    ),
+    (
+        "profile-complete/sparse-whole",
+        "NOT_PROVEN",
+        "arms/graph-sparse/profile/rank1.json: there is none; expected 20 replays at least",
+        at(SPARSE, "ranks|1|event_profile|sha256", None),
+    ),
+    (
+        "instrument-fit/trial-whole",
+        "VOID",
+        "arms/graph-fitness/profile/rank1.json: not the file that its rank wrote, None",
+        at(FITNESS, "ranks|1|event_profile|sha256", None),
+    ),
+    (
+        "instrument-fit/slowdown-bounded",
+        "STOP",
+        (
+            "the replay takes 5.900 times as long with events (graph 1.040, collective 1.050, attention 1.075);"
+            " expected at most 1.1: shares are withheld"
+        ),
+        slow_trial,
+    ),
+]
+
+
+@pytest.mark.parametrize(("rule", "verdict", "reason", "change"), IN_FULL)
+def test_what_is_told_in_full(rule: str, verdict: str, reason: str, change: Change, tmp_path: Path) -> None:
+    tree = root.good(fitness=True)
+    change(tree)
+    seen = root.findings(root.judged(tree, tmp_path))
+    digest = sha256_file(tmp_path / SECOND) if "{digest}" in reason else ""
+    assert seen[rule] == (verdict, reason.format(digest=digest))
+
+
+@pytest.mark.parametrize(("missed", "verdict"), [(100_000, None), (100_001, "VOID")])
+def test_a_thousandth_of_the_span_may_be_missing_and_no_more(missed: int, verdict: str | None, tmp_path: Path) -> None:
+    intervals = [1_000] * 290 + [100_000_000 - missed - 290_000]
+    tree = root.good()
+    both(at(SECOND, "interval_ns", intervals), at(SECOND, "span_ns", 100_000_000))(tree)
+    seen = root.findings(root.judged(tree, tmp_path)).get("profile-complete/intervals-add-up", (None, ""))
+    assert seen[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("attention", "ratio", "spread"),
+    [((1, 3), 3.0, 3.0 / 1.04), ((0, 3), 3.0, 3.0 / 1.04), ((100, 50), 0.5, 1.05 / 0.5), ((100, 0), 0.0, 1.05 / 1e-9)],
+    ids=["of 1 ns", "of nothing", "quicker", "without any"],
+)
+def test_how_unevenly_kinds_are_slowed(attention: tuple[int, int], ratio: float, spread: float, tmp_path: Path) -> None:
+    """Nanoseconds of attention without events and with them."""
+    tree = root.good(fitness=True)
+    for each in tree["arms/graph-fitness/profile/rank1.json"]["rounds"]:
+        each["stamped_kind_ns"]["attention"], each["events_kind_ns"]["attention"] = attention
+    figures = root.judged(tree, tmp_path).fitness_figures
+    assert figures is not None
+    assert figures.kind_slowdown["attention"] == pytest.approx(ratio)
+    assert figures.spread == pytest.approx(spread)
+
+
+@pytest.mark.parametrize("network", [None, {"namespace": 5, "left": 5, "interfaces": ["lo"]}])
+def test_isolation_that_is_not_proven_is_told_so(network: Any, tmp_path: Path) -> None:
+    tree = root.good()
+    tree[EVENTS]["network"] = network
+    told = root.judged(tree, tmp_path).clauses["decision"]["network-isolated"]
+    assert (told.verdict, told.reason) == (None, "reported: not proven")
+
+
+def test_what_an_arm_of_events_compiled_for_itself_may_be_gone_with_its_caches(tmp_path: Path) -> None:
+    tree = root.good()
+    binaries = tree["identity.json"]["binaries"]
+    binaries[:] = [binary for binary in binaries if COMPILED not in binary["path"]]
+    assert root.findings(root.judged(tree, tmp_path)) == {}
+
+
+def test_the_selected_rank_has_its_intervals_by_source(tmp_path: Path) -> None:
+    selected = root.judged(root.good(), tmp_path).selected
+    assert selected is not None
+    assert selected.ranges is not None
+    assert len(selected.ranges.layers) == LAYERS

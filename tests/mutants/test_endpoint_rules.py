@@ -211,7 +211,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         V,
         "the server names ['laguna']; expected ['0000",
     ),
-    ("server-ours", "port moved", put(B1, "server|listener_after|inode", 1), V, "socket is 902 before and 1 after"),
+    ("server-ours", "port moved", put(B1, "server|listener_after|inode", 1), V, "socket is 902 at 127.0.0.1:8000 b"),
     ("server-ours", "other answer", put(A1, "rows|7|model", "other"), V, "row 7 was answered by 'other'"),
     ("server-ours", "other holder", put(B1, "server|listener_before|holders", [1]), V, "held by [1]; expected the s"),
     (

@@ -40,9 +40,12 @@ def candidate_active(case: LegCase) -> Finding | None:
             len(proof.layers),
             proof.target_layers_with_state,
         )
-        if seen != expected or not proof.layers.keys() <= {*proof.target_layers}:
+        if seen != expected:
             told = "flag, classes, lane, validator, target layers, those with counters and those with a state"
             return Verdict.FAIL, f"{_named(state)}: {told} {seen}; expected {expected}"
+        others = sorted(proof.layers.keys() - {*proof.target_layers})
+        if others:
+            return Verdict.FAIL, f"{_named(state)}: {others[0]} has counters; expected those of target layers only"
     return None
 
 

@@ -56,7 +56,8 @@ def server_ours(case: LegCase) -> Finding | None:
         return Verdict.VOID, f"the server names {server.models}; expected {sorted(expected)}"
     before, after = server.listener_before, server.listener_after
     if (before.address, before.inode) != (after.address, after.inode):
-        return Verdict.VOID, f"the port's socket is {before.inode} before and {after.inode} after; expected the same"
+        seen = f"{before.inode} at {before.address} before and {after.inode} at {after.address} after"
+        return Verdict.VOID, f"the port's socket is {seen}; expected the same"
     for listener in (before, after):
         if server.pid not in listener.holders:
             return Verdict.VOID, f"{listener.address} is held by {listener.holders}; expected the server {server.pid}"

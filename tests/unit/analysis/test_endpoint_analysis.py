@@ -11,8 +11,9 @@ import pydantic
 import pytest
 
 from pytest_laguna.analysis.endpoint import analyse_endpoint
-from pytest_laguna.analysis.endpoint.case import LegCase
+from pytest_laguna.analysis.endpoint.case import CampaignCase, LegCase
 from pytest_laguna.analysis.endpoint.counter_rules import acceptance_possible
+from pytest_laguna.analysis.endpoint.judged import Judged, judge
 from pytest_laguna.analysis.endpoint.repetition import conclude, null_narrow, power
 from pytest_laguna.evidence.endpoint_analysis import Conclusion, Disposition, EndpointAnalysis
 from pytest_laguna.evidence.endpoint_campaign import (
@@ -324,3 +325,39 @@ def test_a_leg_may_start_the_moment_the_one_before_ends() -> None:
     legs = lab.legs(METADATA)
     legs[1]["started"] = legs[0]["ended"]
     assert analyse(legs).verdict is Verdict.PASS
+
+
+def judged(legs: list[lab.Leg], plan: EndpointPlan | None = None) -> Judged:
+    return judge(CampaignCase(plan or lab.plan(), lab.TEACHER, lab.CAMPAIGN, tuple(lab.records(legs))))
+
+
+def test_a_block_has_its_own_headlines() -> None:
+    plan = lab.plan(repetition=REPETITION.model_copy(update={"blocks": 2}))
+    seen = judged(lab.blocks([METADATA, lab.scaled(METADATA, A1=2.0, B1=2.0, B2=2.0, A2=2.0)]), plan)
+    first, second = seen.headlines(1), seen.headlines(2)
+    assert first["B1"] == pytest.approx(METADATA["B1"].rates[6], rel=1e-6)
+    assert second == pytest.approx({name: 2 * rate for name, rate in first.items()}, rel=1e-6)
+    assert [(number, name) for number, name in seen.legs] == sorted(seen.legs)
+    assert [(pair.block, pair.candidate) for pair in seen.pairs] == [(1, "B1"), (1, "B2"), (2, "B1"), (2, "B2")]
+
+
+def test_a_block_that_was_not_planned_is_compared_with_nothing() -> None:
+    legs = lab.legs(METADATA) + [lab.leg(name, 2, 5, METADATA[name], candidate=name > "B") for name in ("A1", "B1")]
+    assert [pair.block for pair in judged(legs).pairs] == [1, 1]
+
+
+@pytest.mark.parametrize("without", [0, 1])
+def test_a_pair_of_which_a_leg_has_no_figures_has_none(without: int) -> None:
+    legs = lab.legs(METADATA)
+    legs[without]["counters_after"]["drafts"] = None
+    seen = judged(legs)
+    assert [pair.candidate for pair in seen.pairs] == ["B2"]
+    assert len(seen.legs) == 3
+
+
+def test_a_finding_names_the_pair_or_the_control_that_it_is_about() -> None:
+    legs = lab.legs(lab.scaled(METADATA, A2=0.9))
+    legs[1]["rows"][3]["prompt_token_sha256"] = "0" * 64
+    found = {(rule, where) for rule, where, finding in judged(legs).checked if finding is not None}
+    assert {("same-prompts", "block 1 B1-A1"), ("control-health", "block 1 A2")} <= found
+    assert ("control-health", "block 1 A1") not in found

@@ -52,10 +52,37 @@ def test_a_null_campaign_never_passes_the_gate_of_a_candidate_that_did_not_run(d
 
 def test_a_lawful_stop_after_phase_1_is_a_stop_of_the_gate() -> None:
     """Promotion was not asked of two legs, and still the campaign is over: it was measured, and the answer is no."""
-    found = judge_clauses(analysis(lab.legs(lab.scaled(lab.metadata_starts(), B1=0.97))[:2]), {})
+    judged = analysis(lab.legs(lab.scaled(lab.metadata_starts(), B1=0.97))[:2])
+    found = judge_clauses(judged, {})
     assert found.keys() == {"adjacent-pairs", "promotion"}
-    assert found["promotion"][1].startswith("phase 1 stopped the campaign; block 1 B1-A1: headline: the headline gains")
+    assert judged.phase_1 is not None
+    first, *others = judged.phase_1.reasons
+    assert first.startswith("block 1 B1-A1: headline: the headline gains -0.5")
+    assert len(others) == 3
+    assert found["promotion"] == (Verdict.STOP, f"phase 1 stopped the campaign; {first}")
     assert worst(verdict for verdict, _ in found.values()) is Verdict.STOP
+
+
+def test_a_pair_without_figures_is_measured_by_no_rule_and_promotes_nothing() -> None:
+    legs = lab.legs(lab.metadata_starts())[:2]
+    legs[1]["counters_after"]["drafts"] = None
+    found = judge_clauses(analysis(legs), {})
+    assert found["adjacent-pairs"] == (Verdict.NOT_PROVEN, "none of its rules could be asked")
+    missing = "after the suite the server exposes no drafts; expected each"
+    assert found["counters-true"] == (Verdict.NOT_PROVEN, f"block 1 B1: counters-present: {missing}")
+    reason = f"phase 1 could not be judged; block 1 B1: counters-present: {missing}"
+    assert found["promotion"] == (Verdict.NOT_PROVEN, reason)
+
+
+def test_why_a_leg_is_missing_is_told_where_it_is_missed_and_nowhere_else() -> None:
+    legs = lab.legs(lab.metadata_starts())[:1]
+    legs[0]["freshness"]["prompt_ids"][0] = "other"
+    found = judge_clauses(analysis(legs), {"02-B1": (Verdict.NOT_PROVEN, "no card")})
+    assert found["legs-in-order"][1].endswith("did not run; expected all of 4 legs; 02-B1: no card")
+    assert found["prompts-fresh"] == (
+        Verdict.VOID,
+        "block 1 A1: fresh-unique: prompt ids of the rows and of the freshness block differ; expected the same",
+    )
 
 
 def test_a_stop_over_other_legs_than_the_first_pair_is_none() -> None:

@@ -17,6 +17,7 @@ from pytest_laguna.evidence.endpoint_campaign import (
     ABBA,
     EndpointThresholds,
 )
+from pytest_laguna.evidence.leg import Counters
 from tests import endpoint_legs as lab
 from tests.endpoint_legs import BREAKABLE_GRAPH_20260724, METADATA_20260725
 
@@ -73,6 +74,7 @@ def test_tokens_after_the_hundredth_do_not_count() -> None:
     assert figures.has_rate(arrivals)
     assert not figures.has_rate(arrivals[:99])
     assert not figures.has_rate([5] * 100)
+    assert figures.has_rate([5] * 99 + [6])
 
 
 def test_the_published_record_in_conventional_terms() -> None:
@@ -186,6 +188,7 @@ def test_promotion_is_strict(changed: dict[str, Any], expected: Disposition) -> 
 def test_the_better_candidate_is_never_the_value() -> None:
     promotion = weigh([(95.0, 94.05), (93.0, 92.07)], [92.0, 92.5], METADATA_20260725)
     assert (promotion.value, promotion.value_conventional, promotion.lowest_control) == (93.0, 92.07, 92.0)
+    assert not promotion.promoted, "that is for the rules to say"
 
 
 def test_a_tie_with_the_control_is_negative() -> None:
@@ -318,3 +321,20 @@ def test_what_was_counted_before_is_taken_off() -> None:
     assert figures.decode_seconds(record) == pytest.approx(28.0)
     value["counters_before"]["decode_seconds"] = None
     assert figures.leg_figures(lab.records([value])[0]) is None
+
+
+def counters(**counted: Any) -> Counters:
+    """A reading of a server that exposes nothing but what is told."""
+    absent: dict[str, Any] = dict.fromkeys(Counters.model_fields)
+    bare = {"file": "metrics.prom", "sha256": "e" * 64, "accepted_per_position": {}, "finished": {}}
+    return Counters.model_validate(absent | bare | counted, strict=True)
+
+
+def test_a_counter_changes_by_what_it_gained_and_a_new_label_began_at_zero() -> None:
+    before = counters(drafts=3, accepted=2, decode_seconds=1.0, finished={"stop": 2, "abort": 1})
+    after = counters(drafts=10, draft_tokens=4, decode_seconds=9.0, finished={"stop": 7, "length": 4})
+    assert figures.counter_changes(before, after) == {
+        "drafts": 7, "finished stop": 5, "finished length": 4, "finished abort": -1,
+    }  # fmt: skip
+    accepted = counters(accepted_per_position={"0": 3})
+    assert figures.counter_changes(counters(), accepted) == {"accepted_per_position 0": 3}

@@ -18,8 +18,8 @@ from pytest_laguna.analysis.replay_profile import QUANTITIES, ArmProfile
 from pytest_laguna.analysis.statistics import binomial_interval, count_needed, detectable, superiority_power
 from pytest_laguna.analysis.timing import GATES
 from pytest_laguna.evidence.arm_record import ArmRecord, token_digest
-from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
-from pytest_laguna.evidence.rehearsal import NullAnalysis, NullPlan
+from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis, RuleFinding
+from pytest_laguna.evidence.rehearsal import Detection, NullAnalysis, NullPlan, Promotions
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests import endpoint_legs as lab
 from tests.caught_first import caught_first
@@ -210,17 +210,130 @@ def test_a_first_start_that_is_no_control_is_refused() -> None:
     assert "control-is-stock" in analysed(PLAN, starts).against
 
 
+def test_of_each_rule_the_first_start_that_differs_is_told() -> None:
+    starts = [start(number) for number in range(12)]
+    versions = _good()["versions"]
+    starts[11] = _other(versions=versions | {"torch": "1"})(starts[11])
+    starts[1] = _other(versions=versions | {"torch": "0"})(starts[1])
+    found = analysed(PLAN, starts)
+    assert [*found.against] == ["same-engine"]
+    assert found.against["same-engine"].startswith("start 1: ")
+    told = f"same-engine: {found.against['same-engine']}; expected control against control to differ in nothing"
+    assert judge_null(found) == (Verdict.FAIL, told)
+
+
+# What is said of figures
+
+
+def _said(**changed: Any) -> NullAnalysis:
+    """An analysis in which timing decides, of figures that a reader can follow."""
+    values: dict[str, Any] = {
+        "lane": "cpu",
+        "decides": "exactness+timing",
+        "against": {},
+        "diagnostic": Promotions(promoted=1, count=4, rate=0.25, interval=(0.0625, 0.75)),
+        "gates": {},
+        "whole_replay": Detection(deviation=0.01, count=4, detectable_percent=1.25, effect_percent=0.5, needed=164),
+        "endpoint": Promotions(promoted=0, count=1, rate=0.0, interval=(0.0, 0.975)),
+        "headline": Detection(deviation=0.02, count=1, detectable_percent=None, effect_percent=0.5, needed=None),
+    }
+    return NullAnalysis.model_validate(values | changed)
+
+
+REPLAY_WARNING = (
+    "whole replay: 0.5 % is expected; 4 pairs of starts on lane cpu can tell 1.25 % or more from noise, and 164 of"
+    " them would be needed"
+)
+HEADLINE_WARNING = (
+    "headline: 0.5 % is expected; 1 blocks on lane cpu can tell nothing from noise, and no number of them would be"
+    " needed"
+)
+
+
+def test_each_figure_has_its_name_and_its_number() -> None:
+    gate_2 = {
+        "null.lane": "cpu",
+        "null.decides": "exactness+timing",
+        "null.false_promotions.2": "0.25 (0.0625 to 0.75, n=4)",
+        "null.detectable_percent.whole_replay": "1.25",
+        "null.needed.whole_replay": "164",
+        "null.warning.1": REPLAY_WARNING,
+    }
+    gate_3 = {
+        "null.false_promotions.3": "0.0 (0.0 to 0.975, n=1)",
+        "null.detectable_percent.headline": "None",
+        "null.needed.headline": "None",
+        "null.warning.2": HEADLINE_WARNING,
+    }
+    assert null_figures(_said()) == gate_2 | gate_3
+    assert null_figures(_said(endpoint=None, headline=None)) == gate_2
+    assert warnings(_said()) == [REPLAY_WARNING, HEADLINE_WARNING]
+
+
+@pytest.mark.parametrize(
+    ("gate", "field", "low", "told"),
+    [
+        ("gate 2", "diagnostic", 0.0625, "1 of 4 pairs of controls, 6.2 % to 75.0 %"),
+        ("gate 2", "diagnostic", 0.05, None),
+        ("gate 3", "endpoint", 0.0625, "1 of 4 pairs of controls, 6.2 % to 75.0 %"),
+        ("gate 3", "endpoint", 0.05, None),
+    ],
+)
+def test_a_rate_that_is_surely_above_five_per_cent_fails(gate: str, field: str, low: float, told: str | None) -> None:
+    seldom = Promotions(promoted=0, count=1, rate=0.0, interval=(0.0, 0.975))
+    often = Promotions(promoted=1, count=4, rate=0.25, interval=(low, 0.75))
+    found = judge_null(_said(**{"diagnostic": seldom, "endpoint": seldom, field: often}))
+    expected = f"{gate}'s timing rules promoted {told}; expected an interval that reaches below 5 %"
+    assert found == (None if told is None else (Verdict.FAIL, expected))
+
+
+def test_a_block_of_controls_that_is_found_ahead_is_one_false_promotion() -> None:
+    block = _null_block()
+    for verdict, rule, promoted in (
+        ("FAIL", "null-finds-nothing", 1),
+        ("PASS", "null-finds-nothing", 0),
+        ("FAIL", "another", 0),
+    ):
+        finding = RuleFinding(rule=rule, where="campaign", verdict=Verdict(verdict), reason="", decides=True)
+        seen = analysed(PLAN, pairs(*[False] * 6), block.model_copy(update={"findings": [finding]})).endpoint
+        assert seen is not None
+        assert (seen.promoted, seen.count, seen.rate) == (promoted, 1, float(promoted))
+
+
+def test_the_headlines_of_a_block_are_as_far_apart_as_its_starts() -> None:
+    block = _null_block()
+    headlines = {"A1": 100.0, "B1": 110.0, "B2": 100.0, "A2": 100.0}
+    legs = [leg.model_copy(update={"headline": headlines[leg.leg]}) for leg in block.legs]
+    seen = analysed(PLAN, pairs(*[False] * 6), block.model_copy(update={"legs": legs})).headline
+    assert seen is not None
+    assert seen.deviation == pytest.approx(math.log(1.1) / 2)
+    excess = math.log1p(0.23 / 100)
+    needed = count_needed(stdev=seen.deviation, excess=excess, confidence=0.95, power=0.8, most=1_000_000)
+    assert (seen.count, seen.effect_percent, seen.detectable_percent, seen.needed) == (1, 0.23, None, needed)
+    for left in (legs[1:], [*legs, legs[0]]):
+        with pytest.raises(UnusableEvidenceError) as raised:
+            analysed(PLAN, pairs(*[False] * 6), block.model_copy(update={"legs": left}))
+        names = [leg.leg for leg in left]
+        assert str(raised.value) == f"a null block with legs {names}; expected A1, B1, B2 and A2"
+
+
 def test_what_is_missing_is_unusable() -> None:
     starts = [start(number) for number in range(12)]
     with pytest.raises(UnusableEvidenceError, match="11 starts; expected 12"):
         analysed(PLAN, starts[1:])
-    for profile in (
-        ArmProfile((), "rank0.json: torn", {}, starts[0].profile.maxima),
-        ArmProfile((), None, {"x": "rank 0 sample 1: bad"}, starts[0].profile.maxima),
-        ArmProfile((), None, {}, {}),
+    maxima = starts[0].profile.maxima
+    for profile, told in (
+        (ArmProfile((), "rank0.json: torn", {}, maxima), "rank0.json: torn"),
+        (ArmProfile((), None, {"x": "rank 0 sample 1: bad"}, maxima), "rank 0 sample 1: bad"),
+        (ArmProfile((), None, {}, {}), "no view_preparation in a start's profile; expected one a replay"),
+        (
+            ArmProfile((), None, {}, dict(maxima) | {"whole_replay": []}),
+            "no whole_replay in a start's profile; expected one a replay",
+        ),
     ):
-        with pytest.raises(UnusableEvidenceError):
+        with pytest.raises(UnusableEvidenceError) as raised:
             analysed(PLAN, [*starts[1:], dataclasses.replace(starts[0], profile=profile)])
+        assert str(raised.value) == told
 
 
 # The statistics

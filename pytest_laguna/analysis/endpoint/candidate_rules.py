@@ -50,8 +50,11 @@ def candidate_active(case: LegCase) -> Finding | None:
 
 
 def views_built_once(case: LegCase) -> Finding | None:
-    """Rule ``views-built-once``: each target layer's views were built once, before the first request, and kept."""
-    for state in case.states if case.arm is Arm.GRAPH_CANDIDATE else ():
+    """Rule ``views-built-once``: each target layer's views were built once, before the first request, and kept.
+
+    A control has none, and counts nothing.
+    """
+    for state in case.states:
         proof = _proof(case, state)
         if proof.draft_layers_with_state:
             return Verdict.FAIL, f"{_named(state)}: {proof.draft_layers_with_state} draft layers have a state"

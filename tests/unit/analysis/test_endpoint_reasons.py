@@ -361,6 +361,19 @@ def test_a_rule_says_what_it_saw_and_what_it_expected(
     assert said(rule, change) == (None if verdict is None else (verdict, reason))
 
 
+@pytest.mark.parametrize(
+    ("counted", "verdict", "reason"),
+    [
+        ({"draft_layers_with_state": 1}, F, "rank 1 (served): 1 draft layers have a state"),
+        ({"forward_hits": 3}, V, "rank 1 (served): forward_hits is 3; expected 0, the sum over the layers"),
+    ],
+)
+def test_a_control_has_no_views(counted: dict[str, int], verdict: Verdict, reason: str) -> None:
+    changed = put("ranks_served|1|candidate", MADE["A1"]["ranks_served"][1]["candidate"] | counted)
+    assert said("views-built-once", changed, "A1") == (verdict, reason)
+    assert said("views-used", changed, "A1") is None
+
+
 @pytest.mark.parametrize("leg", MADE)
 @pytest.mark.parametrize("rule", LEG_RULES)
 def test_a_good_leg_is_not_spoken_against(rule: str, leg: str) -> None:

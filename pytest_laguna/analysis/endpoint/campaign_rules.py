@@ -88,12 +88,11 @@ def sole_treatment(case: CampaignCase) -> Finding | None:
     """Rule ``sole-treatment``: legs differ in the selector and in nothing else that they were told or ranks saw."""
     settings = [_settings(leg, case.plan.selector.flag) for leg in case.legs]
     for leg, seen in zip(case.legs, settings, strict=True):
-        for name, value in seen.items():
-            if value != settings[0][name]:
-                return (
-                    Verdict.VOID,
-                    f"{_place(leg)}: {name} is {value}; expected {settings[0][name]} as in {_place(case.legs[0])}",
-                )
+        for name in settings[0] | seen:
+            value, expected = seen.get(name, "absent"), settings[0].get(name, "absent")
+            if value != expected:
+                told = f"{_place(leg)}: {name} is {value}"
+                return Verdict.VOID, f"{told}; expected {expected} as in {_place(case.legs[0])}"
     return None
 
 
@@ -177,12 +176,14 @@ def _without(variables: Mapping[str, str], names: AbstractSet[str]) -> dict[str,
 
 
 def _settings(leg: LegRecord, flag: str) -> dict[str, object]:
-    """What must be equal in every leg."""
-    told = leg.request.model_dump(include={"lane", "model", "engine_arguments"})
-    told["interpreter"] = leg.server.argv[0]
-    told["variables"] = _without(leg.request.variables, {flag})
-    told["environments"] = [_without(state.variables, {flag, *LEG_LOCAL_VARIABLES}) for state in leg.ranks_captured]
-    told["versions"] = [state.versions for state in leg.ranks_captured]
-    told["model runners"] = [state.model_runner for state in leg.ranks_captured]
-    told["segment orders"] = [[graph.order_sha256 for graph in state.graphs] for state in leg.ranks_captured]
+    """What must be equal in every leg, by what a finding calls it."""
+    told: dict[str, object] = {"lane": leg.request.lane, "model": leg.request.model, "interpreter": leg.server.argv[0]}
+    told |= {f"argument {name}": value for name, value in leg.request.engine_arguments.items()}
+    told |= {f"variable {name}": value for name, value in _without(leg.request.variables, {flag}).items()}
+    for place, state in enumerate(leg.ranks_captured):
+        seen: dict[str, object] = dict(_without(state.variables, {flag, *LEG_LOCAL_VARIABLES}))
+        seen |= {f"version of {name}": version for name, version in state.versions.items()}
+        seen["model runner"] = state.model_runner
+        seen["segment orders"] = [graph.order_sha256 for graph in state.graphs]
+        told |= {f"rank {place}'s {name}": value for name, value in seen.items()}
     return told

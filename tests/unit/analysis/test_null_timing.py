@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from pytest_laguna.analysis import null_timing
 from pytest_laguna.analysis.null_timing import EXACTNESS, Start, analyse_null, judge_null, null_figures, warnings
 from pytest_laguna.analysis.replay_profile import QUANTITIES, ArmProfile
 from pytest_laguna.analysis.statistics import binomial_interval, count_needed, detectable, superiority_power
 from pytest_laguna.analysis.timing import GATES
 from pytest_laguna.evidence.arm_record import ArmRecord, token_digest
-from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis, RuleFinding
+from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis, LegFigures, RuleFinding
 from pytest_laguna.evidence.rehearsal import Detection, NullAnalysis, NullPlan, Promotions
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests import endpoint_legs as lab
@@ -287,34 +288,83 @@ def test_a_rate_that_is_surely_above_five_per_cent_fails(gate: str, field: str, 
     assert found == (None if told is None else (Verdict.FAIL, expected))
 
 
-def test_a_block_of_controls_that_is_found_ahead_is_one_false_promotion() -> None:
-    block = _null_block()
-    for verdict, rule, promoted in (
-        ("FAIL", "null-finds-nothing", 1),
-        ("PASS", "null-finds-nothing", 0),
-        ("FAIL", "another", 0),
-    ):
-        finding = RuleFinding(rule=rule, where="campaign", verdict=Verdict(verdict), reason="", decides=True)
-        seen = analysed(PLAN, pairs(*[False] * 6), block.model_copy(update={"findings": [finding]})).endpoint
-        assert seen is not None
-        assert (seen.promoted, seen.count, seen.rate) == (promoted, 1, float(promoted))
+_RECORD = record()
+TWO_STARTS = PLAN.model_copy(update={"starts": 2})
+
+
+def _block(headlines: Sequence[tuple[str, float]], *findings: RuleFinding) -> EndpointAnalysis:
+    """As much of the analysis of a block as is looked at here."""
+    of_legs: list[dict[str, Any]] = [{"leg": leg, "headline": headline} for leg, headline in headlines]
+    values: dict[str, Any] = {
+        "legs": [LegFigures.model_construct(**leg) for leg in of_legs],
+        "findings": list(findings),
+    }
+    return EndpointAnalysis.model_construct(**values)
+
+
+HEADLINES = [("A1", 100.0), ("B1", 110.0), ("B2", 100.0), ("A2", 100.0)]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "rule", "promoted"),
+    [("FAIL", "null-finds-nothing", 1), ("PASS", "null-finds-nothing", 0), ("FAIL", "another", 0)],
+)
+def test_a_block_of_controls_that_is_found_ahead_is_one_false_promotion(verdict: str, rule: str, promoted: int) -> None:
+    finding = RuleFinding(rule=rule, where="campaign", verdict=Verdict(verdict), reason="", decides=True)
+    seen = analysed(TWO_STARTS, pairs(False), _block(HEADLINES, finding)).endpoint
+    assert seen is not None
+    assert (seen.promoted, seen.count, seen.rate) == (promoted, 1, float(promoted))
 
 
 def test_the_headlines_of_a_block_are_as_far_apart_as_its_starts() -> None:
-    block = _null_block()
-    headlines = {"A1": 100.0, "B1": 110.0, "B2": 100.0, "A2": 100.0}
-    legs = [leg.model_copy(update={"headline": headlines[leg.leg]}) for leg in block.legs]
-    seen = analysed(PLAN, pairs(*[False] * 6), block.model_copy(update={"legs": legs})).headline
+    seen = analysed(TWO_STARTS, pairs(False), _block(HEADLINES)).headline
     assert seen is not None
     assert seen.deviation == pytest.approx(math.log(1.1) / 2)
     excess = math.log1p(0.23 / 100)
     needed = count_needed(stdev=seen.deviation, excess=excess, confidence=0.95, power=0.8, most=1_000_000)
     assert (seen.count, seen.effect_percent, seen.detectable_percent, seen.needed) == (1, 0.23, None, needed)
-    for left in (legs[1:], [*legs, legs[0]]):
-        with pytest.raises(UnusableEvidenceError) as raised:
-            analysed(PLAN, pairs(*[False] * 6), block.model_copy(update={"legs": left}))
-        names = [leg.leg for leg in left]
-        assert str(raised.value) == f"a null block with legs {names}; expected A1, B1, B2 and A2"
+
+
+def test_of_what_limits_of_detection_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The searches themselves are slow, and have tests of their own."""
+    asked: list[dict[str, float]] = []
+
+    def found(**of: float) -> float:
+        asked.append(of)
+        return 0.5
+
+    def needed(**of: float) -> int:
+        asked.append(of)
+        return 7
+
+    monkeypatch.setattr(null_timing, "detectable", found)
+    monkeypatch.setattr(null_timing, "count_needed", needed)
+    scales = (1.0, math.e, math.e, 1.0)
+    starts = [dataclasses.replace(start(0, scale=scale), record=_RECORD) for scale in scales]
+    seen = analysed(PLAN.model_copy(update={"starts": 4}), starts, _block(HEADLINES))
+    of_start, of_block = math.sqrt(1 / 3), math.log(1.1) / 2
+    common = {"confidence": 0.95, "power": 0.8}
+    search = {"excess": math.log1p(0.0023), "most": 1_000_000}
+    expected = [
+        {"stdev": math.sqrt(2) * of_start, "count": 2} | common,
+        {"stdev": math.sqrt(2) * of_start} | common | search,
+        {"stdev": of_block} | common | search,
+    ]
+    assert asked == [pytest.approx(each, rel=1e-6) for each in expected]
+    replay = seen.whole_replay
+    assert (replay.deviation, replay.detectable_percent) == pytest.approx((of_start, math.expm1(0.5) * 100))
+    assert (replay.count, replay.effect_percent, replay.needed) == (2, 0.23, 7)
+    asked.clear()
+    alone = analysed(PLAN.model_copy(update={"starts": 4, "effect_percent": None}), starts).whole_replay
+    assert (alone.effect_percent, alone.needed, len(asked)) == (None, None, 1)
+
+
+@pytest.mark.parametrize("headlines", [HEADLINES[1:], [*HEADLINES, HEADLINES[0]]])
+def test_a_block_of_other_legs_is_unusable(headlines: list[tuple[str, float]]) -> None:
+    with pytest.raises(UnusableEvidenceError) as raised:
+        analysed(TWO_STARTS, pairs(False), _block(headlines))
+    names = [leg for leg, _ in headlines]
+    assert str(raised.value) == f"a null block with legs {names}; expected A1, B1, B2 and A2"
 
 
 def test_what_is_missing_is_unusable() -> None:

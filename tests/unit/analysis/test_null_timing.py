@@ -197,7 +197,7 @@ def test_every_rule_of_exactness_has_a_mutant() -> None:
 
 @caught_first("rule change", MUTANTS)
 def test_a_control_that_differs_is_refused(rule: str, change: Callable[[Start], Start]) -> list[str]:
-    starts = [start(number) for number in range(12)]
+    starts = [start(0, scale=1.0)] * 12  # no search for what could be told from noise: there is none
     starts[5] = change(starts[5])
     found = analysed(PLAN, starts)
     assert found.against[rule].startswith("start 5: ")
@@ -206,13 +206,30 @@ def test_a_control_that_differs_is_refused(rule: str, change: Callable[[Start], 
 
 
 def test_a_first_start_that_is_no_control_is_refused() -> None:
-    starts = [start(number) for number in range(12)]
+    starts = [start(0, scale=1.0)] * 12
     starts[0] = _rank(candidate=_good()["ranks"][0]["candidate"] | {"flag": True})(starts[0])
-    assert "control-is-stock" in analysed(PLAN, starts).against
+    assert analysed(PLAN, starts).against["control-is-stock"].startswith("start 1: ")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "rule"),
+    [
+        ("flag", "ANOTHER", "sole-treatment"),
+        ("control", "2", "sole-treatment"),
+        ("completion_tokens", 271, "whole-generation"),
+        ("graphs", 48, "topology-frozen"),
+        ("breaks", 47, "topology-frozen"),
+        ("target_layers", 47, "control-is-stock"),
+    ],
+)
+def test_what_is_expected_of_every_start_is_the_plans(field: str, value: object, rule: str) -> None:
+    starts = [start(0, scale=1.0)] * 2
+    assert analysed(TWO_STARTS, starts).against == {}
+    assert rule in analysed(TWO_STARTS.model_copy(update={field: value}), starts).against
 
 
 def test_of_each_rule_the_first_start_that_differs_is_told() -> None:
-    starts = [start(number) for number in range(12)]
+    starts = [start(0, scale=1.0)] * 12
     versions = _good()["versions"]
     starts[11] = _other(versions=versions | {"torch": "1"})(starts[11])
     starts[1] = _other(versions=versions | {"torch": "0"})(starts[1])

@@ -121,6 +121,34 @@ def test_without_gate_2s_identity_nothing_is_proven() -> None:
     assert found == (N, "the identity that gate 2 proved is not there to compare with")
 
 
+def one_file_less(value: Any) -> None:
+    value["models"]["folders"][1]["files"].pop()
+    for around in value["models_around"].values():
+        for check in around.values():
+            check["looked_at"] -= 1
+
+
+def test_a_model_file_more_or_less_than_in_gate_2_is_named() -> None:
+    less, folder = good(), good()["models"]["folders"][1]
+    one_file_less(less)
+    file = folder["files"][-1]
+    named = f"model file {folder['directory'].rpartition('/')[2]}/{file['path']}"
+    assert judged(less, good())["as-in-gate-2"] == (V, f"{named} is absent; gate 2 had {file['sha256']}")
+    assert judged(good(), less)["as-in-gate-2"] == (V, f"{named} is {file['sha256']}; gate 2 had absent")
+
+
+def test_the_campaigns_interpreter_and_validator_are_what_is_asked_for() -> None:
+    other, bare = identity(good()), good()
+    bare["engine"]["content"]["extensions"] = {}
+    asked = judge_identity(other, LEGS, None, "native", "/other/python")["interpreter-planned"]
+    assert asked == (V, f"the engine's interpreter is {PYTHON}; expected /other/python")
+    assert judge_identity(other, LEGS, None, "native", None)["interpreter-planned"] is None
+    found = judged(bare)["extension-there"]
+    assert found is not None
+    assert found[0] is N
+    assert judge_identity(identity(bare), LEGS, None, "python", None)["extension-there"] is None
+
+
 def after_gate_2(place: Path, changed: Change = lambda _: None) -> None:
     """Gate 2's attempt beside gate 3's, which is bound to it; what ran in gate 3 differs by one fact."""
     before = place / "gate2" / "0001" / root.EVIDENCE / "diagnostic"

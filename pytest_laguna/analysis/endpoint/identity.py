@@ -80,7 +80,10 @@ def as_in_gate_2(identity: DiagnosticIdentity, proven: DiagnosticIdentity | None
     seen, expected = _contents(identity.models), _contents(proven.models)
     for path in sorted(seen.keys() | expected.keys()):
         if seen.get(path) != expected.get(path):
-            return Verdict.VOID, f"model file {path} is {seen.get(path, 'absent')}; gate 2 had {expected.get(path)}"
+            return (
+                Verdict.VOID,
+                f"model file {path} is {seen.get(path, 'absent')}; gate 2 had {expected.get(path, 'absent')}",
+            )
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pydantic
@@ -15,7 +16,8 @@ from pytest_laguna.analysis.endpoint.case import CampaignCase, LegCase
 from pytest_laguna.analysis.endpoint.counter_rules import acceptance_possible
 from pytest_laguna.analysis.endpoint.judged import Judged, judge
 from pytest_laguna.analysis.endpoint.repetition import conclude, null_narrow, power
-from pytest_laguna.evidence.endpoint_analysis import Conclusion, Disposition, EndpointAnalysis
+from pytest_laguna.analysis.statistics import t_interval
+from pytest_laguna.evidence.endpoint_analysis import Conclusion, Disposition, EndpointAnalysis, RepetitionFigures
 from pytest_laguna.evidence.endpoint_campaign import (
     ABBA,
     BAAB,
@@ -191,7 +193,14 @@ def test_the_interval_can_veto_the_sign_flip_test() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "margin", "narrow"),
-    [(-0.4, 0.4, 0.5, True), (-0.6, 0.6, 0.5, False), (0.1, 0.9, 0.5, True), (0.0, 0.0, 0.0, False)],
+    [
+        (-0.4, 0.4, 0.5, True),
+        (-0.6, 0.6, 0.5, False),
+        (0.1, 0.9, 0.5, True),
+        (0.0, 0.0, 0.0, False),
+        (-0.5, 0.497, 0.5, True),
+        (-0.5, 0.498, 0.5, False),
+    ],
 )
 def test_a_null_interval_is_narrow_by_its_half(low: float, high: float, margin: float, narrow: bool) -> None:
     seen = conclusion([0.0] * 6, REPETITION)
@@ -361,3 +370,149 @@ def test_a_finding_names_the_pair_or_the_control_that_it_is_about() -> None:
     found = {(rule, where) for rule, where, finding in judged(legs).checked if finding is not None}
     assert {("same-prompts", "block 1 B1-A1"), ("control-health", "block 1 A2")} <= found
     assert ("control-health", "block 1 A1") not in found
+
+
+def test_what_a_pass_says_and_what_each_rule_that_holds_is_told_as() -> None:
+    analysis = analyse(lab.legs(METADATA))
+    asked = len({finding.rule for finding in analysis.findings})
+    assert analysis.reason == f"{asked} rules hold over 4 legs; record_candidate"
+    assert {(finding.where, finding.reason, finding.decides) for finding in analysis.findings} == {
+        ("everywhere", "", True)
+    }
+    assert {where: len(facts) for where, facts in analysis.declared.items()} == {f"block 1 {name}": 8 for name in ABBA}
+    assert [(leg.block, leg.leg) for leg in analysis.legs] == [(1, "A1"), (1, "A2"), (1, "B1"), (1, "B2")]
+    assert analysis.decides == "exactness+timing"
+    assert analysis.null_verdict is None
+    assert analysis.phase_1 is not None
+    assert analysis.phase_1.reasons == []
+
+
+def test_of_two_findings_of_one_verdict_the_first_is_the_reason() -> None:
+    legs = lab.legs(METADATA)
+    legs[2]["posted"] = legs[3]["posted"] = 14
+    legs[3]["end"]["process"] = None
+    analysis = analyse(legs)
+    missing = "nothing is recorded of the server's end; expected the supervisor's record"
+    assert (analysis.verdict, analysis.reason) == (Verdict.NOT_PROVEN, f"block 1 A2: server-ended: {missing}")
+    told = [(one.where, one.verdict) for one in analysis.findings if one.verdict is not Verdict.PASS]
+    assert told == [("block 1 B2", Verdict.VOID), ("block 1 A2", Verdict.VOID), ("block 1 A2", Verdict.NOT_PROVEN)]
+    assert (analysis.published_verdict, analysis.disposition) == (Verdict.NOT_PROVEN, Disposition.NEGATIVE)
+    legs[3]["end"] = legs[2]["end"]
+    assert analyse(legs).reason == "block 1 B2: no-retry: 14 requests were begun for 13 rows; expected one each"
+
+
+def test_a_finding_that_does_not_decide_is_never_the_reason() -> None:
+    legs = lab.legs(lab.scaled(METADATA, B2=0.9))
+    legs[3]["posted"] = 14
+    analysis = analyse(legs, lab.plan(decides="exactness"))
+    assert (analysis.verdict, analysis.reason) == (
+        Verdict.VOID,
+        "block 1 A2: no-retry: 14 requests were begun for 13 rows; expected one each",
+    )
+    passed = analyse(lab.legs(lab.scaled(METADATA, B2=0.9)), lab.plan(decides="exactness"))
+    deciding = sum(finding.decides for finding in passed.findings)
+    assert passed.reason == f"{deciding} rules hold over 4 legs; negative_or_inconclusive_stop"
+
+
+def test_exact_rows_are_counted_of_what_is_due() -> None:
+    legs = lab.legs(METADATA)
+    legs[0]["rows"][2]["usage"]["cached_tokens"] = 1
+    legs[3]["rows"][5]["usage"]["cached_tokens"] = 1
+    legs[3]["rows"].pop()
+    seen = analyse(legs).exactness
+    assert seen.model_dump() == {
+        "teacher": 49, "teacher_planned": 26, "cross_leg": 37, "cross_leg_planned": 13,
+    }  # fmt: skip
+    assert analyse([]).exactness.model_dump() == {
+        "teacher": 0, "teacher_planned": 52, "cross_leg": 0, "cross_leg_planned": 39,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("place", [0, 1, 6])
+def test_blocks_of_which_a_leg_has_no_figures_are_not_concluded_from(place: int) -> None:
+    plan = lab.plan(repetition=REPETITION.model_copy(update={"blocks": 2}))
+    legs = lab.blocks([METADATA, METADATA])
+    assert analyse(legs, plan).repetition is not None
+    legs[place]["counters_after"]["drafts"] = None
+    analysis = analyse(legs, plan)
+    assert (analysis.repetition, analysis.promotion, len(analysis.legs)) == (None, None, 7)
+    assert {"interval-superior", "lower-start-wins"} <= {*analysis.not_asked}
+
+
+def test_what_is_promoted_is_the_lower_start_of_all_blocks() -> None:
+    plan = lab.plan(repetition=REPETITION.model_copy(update={"blocks": 2}))
+    promotion = analyse(lab.blocks([METADATA, lab.scaled(METADATA, B1=0.9, A1=0.9)]), plan).promotion
+    assert promotion is not None
+    assert promotion.value == pytest.approx(0.9 * METADATA["B1"].rates[6], rel=1e-6)
+    assert promotion.value_conventional == pytest.approx(0.99 * promotion.value, rel=1e-9)
+    assert promotion.lowest_control == pytest.approx(0.9 * METADATA["A1"].rates[6], rel=1e-6)
+
+
+def test_a_null_campaign_of_several_blocks_is_told_as_one() -> None:
+    plan = lab.plan(null=True, repetition=REPETITION.model_copy(update={"blocks": 2}))
+    analysis = analyse(lab.blocks([lab.null_starts()] * 2, null=True), plan)
+    assert analysis.label == "null campaign, 2 blocks"
+    assert {"null-finds-nothing", "null-narrow"}.isdisjoint(analysis.not_asked)
+    one = analyse(lab.legs(lab.null_starts(), null=True), lab.plan(null=True))
+    assert "null-narrow" in one.not_asked
+
+
+def test_a_broken_rule_decides_in_a_null_campaign_too() -> None:
+    legs = lab.legs(lab.null_starts(), null=True)
+    legs[3]["posted"] = 14
+    analysis = analyse(legs, lab.plan(null=True))
+    assert (analysis.verdict, analysis.null_verdict, analysis.published_verdict) == (
+        Verdict.NOT_PROVEN,
+        Verdict.VOID,
+        Verdict.VOID,
+    )
+
+
+def test_blocks_are_numbered_from_one_and_told_with_their_figures() -> None:
+    seen = conclusion([0.01, 0.02, 0.01, 0.02, 0.01, 0.02], REPETITION)
+    assert [block.block for block in seen.blocks] == [1, 2, 3, 4, 5, 6]
+    assert [block.contrast for block in seen.blocks] == pytest.approx([0.01, 0.02] * 3)
+    assert seen.margin_percent == 0.5
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(0.499, Conclusion.INCONCLUSIVE), (0.501, Conclusion.SUPERIOR)])
+def test_a_gain_is_superior_above_the_margin(percent: float, expected: Conclusion) -> None:
+    assert conclusion([math.log1p(percent / 100)] * 6, REPETITION).conclusion is expected
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(-0.49, Conclusion.INCONCLUSIVE), (-0.51, Conclusion.INFERIOR)])
+def test_a_loss_is_inferior_below_the_margin(percent: float, expected: Conclusion) -> None:
+    assert conclusion([math.log1p(percent / 100)] * 6, REPETITION).conclusion is expected
+
+
+def of_rates(candidate: Sequence[float], repetition: Repetition) -> RepetitionFigures:
+    """Six blocks in which the controls run at one token a second."""
+    headlines: Any = [{"A1": 1.0, "A2": 1.0, "B1": rate, "B2": rate} for rate in candidate]
+    return conclude(repetition, block_orders(lab.CAMPAIGN, 6), headlines)
+
+
+def test_what_lies_at_the_margin_is_neither_superior_nor_inferior() -> None:
+    """The margin of 100 % is a factor of two either way; the other one is the interval's own lower end."""
+    doubled = REPETITION.model_copy(update={"margin_percent": 100.0})
+    assert of_rates([0.5] * 6, doubled).conclusion is Conclusion.INCONCLUSIVE
+    assert of_rates([0.499] * 6, doubled).conclusion is Conclusion.INFERIOR
+    rates = [2.0, 2.1, 2.0, 2.1, 2.0, 2.1]
+    low = t_interval([math.log(rate) for rate in rates], 0.95).low
+    margin = math.expm1(low) * 100 * (1 - 1e-14)
+    while math.log1p(margin / 100) < low:
+        margin = math.nextafter(margin, math.inf)
+    assert math.log1p(margin / 100) == low
+    seen = of_rates(rates, REPETITION.model_copy(update={"margin_percent": margin}))
+    assert (seen.sign_flip_p, seen.conclusion) == (1 / 64, Conclusion.INCONCLUSIVE)
+    below = REPETITION.model_copy(update={"margin_percent": margin * (1 - 1e-12)})
+    assert of_rates(rates, below).conclusion is Conclusion.SUPERIOR
+
+
+def test_the_power_is_that_of_the_measured_variation() -> None:
+    headlines: Any = [{"A1": 100.0, "A2": 100.5, "B1": 101.0, "B2": 101.0}] * 6
+    seen = conclude(REPETITION, block_orders(lab.CAMPAIGN, 6), headlines)
+    assert seen.start_stdev == pytest.approx(math.log(1.005) / 2)
+    assert seen.power is not None
+    assert seen.power == power(REPETITION, seen.start_stdev)
+    assert 0.5 < seen.power < 1
+    assert power(REPETITION.model_copy(update={"blocks": 4}), 1e-05) == 1.0

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_laguna.analysis.endpoint import figures
 from pytest_laguna.analysis.endpoint.pair_rules import PAIR_RULES, control_health
+from pytest_laguna.analysis.endpoint.promotion import check as rules_of
 from pytest_laguna.analysis.endpoint.promotion import dispose, lower_start_wins, weigh
 from pytest_laguna.evidence.endpoint_analysis import Disposition, LegFigures, PairFigures
 from pytest_laguna.evidence.endpoint_campaign import (
@@ -18,6 +19,7 @@ from pytest_laguna.evidence.endpoint_campaign import (
     EndpointThresholds,
 )
 from pytest_laguna.evidence.leg import Counters
+from pytest_laguna.verdict import Verdict
 from tests import endpoint_legs as lab
 from tests.endpoint_legs import BREAKABLE_GRAPH_20260724, METADATA_20260725
 
@@ -338,3 +340,43 @@ def test_a_counter_changes_by_what_it_gained_and_a_new_label_began_at_zero() -> 
     }  # fmt: skip
     accepted = counters(accepted_per_position={"0": 3})
     assert figures.counter_changes(counters(), accepted) == {"accepted_per_position 0": 3}
+
+
+@pytest.mark.parametrize(
+    ("rule", "changed", "reason"),
+    [
+        ("acceptance-drift", {"acceptance_rate_change": -0.002},
+            "the acceptance rate moves by -0.002; expected at most 0.001"),
+        ("headline", {"headline_change_percent": 0.1}, "the headline gains 0.1 %; expected at least 0.25 %"),
+        ("rows-won", {"rows_won": 9}, "9 of 13 rows are won; expected at least 10"),
+        ("paired-median", {"median_row_change_percent": 0.1}, "the median row gains 0.1 %; expected at least 0.25 %"),
+        ("cycle-saving", {"cycle_saving_ms": 0.1}, "a target cycle saves 0.1 ms; expected at least 0.15 ms"),
+    ],
+)  # fmt: skip
+def test_a_rule_over_a_pair_says_what_it_saw_and_what_it_expected(
+    rule: str, changed: dict[str, Any], reason: str
+) -> None:
+    assert PAIR_RULES[rule](PAIR.model_copy(update=changed), METADATA_20260725) == (Verdict.STOP, reason)
+
+
+@pytest.mark.parametrize(("headline", "percent"), [(102.0, None), (98.0, None), (102.5, 2.5), (97.5, -2.5)])
+def test_a_control_is_healthy_up_to_the_bound(headline: float, percent: float | None) -> None:
+    told = f"the control is {percent} % off the record 100.0; expected at most 2.0 %"
+    assert control_health(leg_of([headline] * 13), 100.0, 2.0) == (None if percent is None else (Verdict.STOP, told))
+
+
+def test_what_is_not_enough_for_promotion_is_told_with_its_bar() -> None:
+    promotion = weigh(
+        [(94.0, 93.06), (95.0, 94.05)], [94.5, 96.0], METADATA_20260725.model_copy(update={"record": 94.0})
+    )
+    told = "the lower candidate start is 94.0; expected"
+    assert rules_of(promotion) == {
+        "lower-start-wins": (Verdict.STOP, f"{told} more than the control's 94.5"),
+        "above-record": (Verdict.STOP, f"{told} strictly more than 94.0"),
+        "above-practical-floor": None,
+    }
+    assert promotion.practical_floor == METADATA_20260725.practical_floor
+    floored = promotion.model_copy(update={"practical_floor": 94.0})
+    assert rules_of(floored)["above-practical-floor"] == (Verdict.STOP, f"{told} strictly more than 94.0")
+    without = promotion.model_copy(update={"practical_floor": None})
+    assert rules_of(without).keys() == {"lower-start-wins", "above-record"}

@@ -72,6 +72,7 @@ CLASSES = [*CANDIDATE]
 ACTIVE = "flag, classes, lane, validator, target layers, those with counters and those with a state"
 TWELVE = lab.SUITE.model_copy(update={"prompts": 12})
 PROCESSES = [(rank, 2020 + rank, 6020 + rank) for rank in range(lab.RANKS)]
+GAP = {"0": 0, "2": 0}
 UNDECLARED = "nothing was observed, so it is not declared; expected an observation"
 ZEROS, ORDER = "0" * 64, MADE["B1"]["ranks_captured"][0]["graphs"][0]["order_sha256"]
 SEVEN = {str(position): 0 for position in range(7)}
@@ -121,7 +122,7 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
     ("acceptance-possible", after(accepted_per_position=SEVEN | {"0": 1718}), None, ""),
     ("acceptance-possible", after(accepted_per_position=SEVEN | {"0": 7, "1": 7, "2": 8}), V,
         "position 2 is accepted 8 times; expected at most 7"),
-    ("acceptance-possible", after(accepted_per_position={"0": 0, "2": 0}), None, ""),
+    ("acceptance-possible", each(before(accepted_per_position=GAP), after(accepted_per_position=GAP)), None, ""),
     ("proposals-whole", after(drafts=None), V, "0 drafts with 12026 tokens, at 7 positions; expected 7 tokens a draft"),
     ("proposals-whole", after(drafts=0, draft_tokens=None), None, ""),
     ("proposals-whole", after(accepted_per_position={"0": 0}), V,

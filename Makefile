@@ -95,12 +95,12 @@ $(PACKAGES): requirements/cpu.txt requirements/dev.txt
 	|| { echo 'requirements/cpu.txt: pip did not install it: its head says where torch is to be had' >&2; exit 1; }
 	@touch $@
 
-$(PROJECT): $(PACKAGES) pyproject.toml setup.py src/laguna_kv/_contract.c
+$(PROJECT): $(PACKAGES) pyproject.toml setup.py src/laguna_kv/_contract.c pytest_laguna/engine/_view_clock.c
 	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e .
 	@touch $@
 
 # sealed/ is evidence and stays.
 clean:
-	rm -rf .venv .venv-legacy build dist *.egg-info src/*.egg-info wheels src/laguna_kv/*.so
+	rm -rf .venv .venv-legacy build dist *.egg-info src/*.egg-info wheels src/laguna_kv/*.so pytest_laguna/engine/*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
 	find . -name __pycache__ -prune -exec rm -rf {} +

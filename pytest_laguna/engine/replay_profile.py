@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 import torch
 
@@ -87,7 +88,7 @@ class ReplayProfiler:
         self._synchronize = synchronizer()
         self._started = False
         self._hooks = contextlib.ExitStack()
-        self._taken: list[ReplaySample] = []
+        self._taken: list[_Taken] = []
         self._stamps: list[int] = []
         self._offloader_ns: int | None = None
         self.samples = samples
@@ -157,30 +158,17 @@ class ReplayProfiler:
     def _require_segments(self) -> None:
         """A replay runs what was captured, segment for segment."""
         now = self._batch.segments
-        same = [given is captured for given, captured in zip(now, self._segments, strict=False)]
+        same = list(map(operator.is_, now, self._segments))
         if len(now) != len(self._segments):
             self._refuse(f"{len(self._segments)} segments, as captured", f"{len(now)}")
         if not all(same):
             self._refuse("the segments that were captured", f"another segment {same.index(False)}")
 
     def _take(self, begin: int, submitted: int, done: int, views: ViewPreparation) -> None:
-        stamps = self._stamps
-        if len(stamps) != len(self._kinds) + 1:
-            self._refuse(f"vLLM's replay to run {len(self._kinds)} segments", f"{max(0, len(stamps) - 1)} timed")
-        sample = ReplaySample(
-            segment_ns=[end - start for start, end in itertools.pairwise(stamps)],
-            loop_ns=stamps[-1] - stamps[0],
-            # Upstream has these steps in debug mode only, and there without a place to time them from outside.
-            debug_guard_ns=None,
-            signature_collect_ns=None,
-            signature_compare_ns=None,
-            offloader_sync_ns=self._offloader_ns,
-            host_ns=submitted - begin,
-            synchronize_ns=done - submitted,
-            whole_ns=done - begin,
-            views=views,
-        )
-        self._taken.append(sample)
+        if len(self._stamps) != len(self._kinds) + 1:
+            seen = f"{max(0, len(self._stamps) - 1)} timed"
+            self._refuse(f"vLLM's replay to run {len(self._kinds)} segments", seen)
+        self._taken.append(_Taken(begin, submitted, done, self._stamps, self._offloader_ns, views))
 
     def _finish(self) -> None:
         """Restore the plain path for ever, write, and say so."""
@@ -191,7 +179,7 @@ class ReplayProfiler:
             world_size=world_size,
             descriptor=self._batch.descriptor,
             kinds=self._kinds,
-            samples=self._taken,
+            samples=[taken.sample() for taken in self._taken],
         )
         self.sha256 = self._directory.write(files.canonical_json(profile.canonical()))
         self._then()
@@ -199,6 +187,32 @@ class ReplayProfiler:
     def _refuse(self, expected: str, seen: str) -> NoReturn:
         message = f"rank {self._place[0]}, profiled replay {self.taken}: expected {expected}, seen {seen}"
         raise ProfileError(message)
+
+
+class _Taken(NamedTuple):
+    """The clock readings of one replay, which become a sample when there is time for it, after the last."""
+
+    begin: int
+    submitted: int
+    done: int
+    stamps: list[int]
+    offloader_ns: int | None
+    views: ViewPreparation
+
+    def sample(self) -> ReplaySample:
+        return ReplaySample(
+            segment_ns=[end - start for start, end in itertools.pairwise(self.stamps)],
+            loop_ns=self.stamps[-1] - self.stamps[0],
+            # Upstream has these steps in debug mode only, and there without a place to time them from outside.
+            debug_guard_ns=None,
+            signature_collect_ns=None,
+            signature_compare_ns=None,
+            offloader_sync_ns=self.offloader_ns,
+            host_ns=self.submitted - self.begin,
+            synchronize_ns=self.done - self.submitted,
+            whole_ns=self.done - self.begin,
+            views=self.views,
+        )
 
 
 def synchronizer() -> Callable[[], None]:

@@ -64,10 +64,9 @@ def attention_class() -> type[Any]:
     return flash_attn.FlashAttentionImpl
 
 
-def canonical_strides() -> Callable[[torch.Tensor], torch.Tensor]:
-    """What that implementation's forward applies to a view of the cache; a candidate may have replaced it."""
-    canonicalize: Callable[[torch.Tensor], torch.Tensor] = vars(flash_attn)["canonicalize_singleton_dim_strides"]
-    return canonicalize
+def canonical_strides() -> tuple[ModuleType, str]:
+    """Where that implementation's forward finds, by name and at each call, what it applies to a view of the cache."""
+    return flash_attn, "canonicalize_singleton_dim_strides"
 
 
 def attention_kernels() -> ModuleType:

@@ -108,6 +108,8 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(breakable_cudagraph, "get_offloader", breakable_cudagraph.__dict__["get_offloader"])
     for method in ("forward", "do_kv_cache_update"):
         monkeypatch.setattr(FlashAttentionImpl, method, FlashAttentionImpl.__dict__[method])
+    module, name = introspection.canonical_strides()
+    monkeypatch.setattr(module, name, vars(module)[name])
 
 
 @pytest.fixture

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import time
+import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +16,15 @@ import torch
 
 from laguna_kv import state
 from laguna_kv.contract import load_validator, python_contract
+from laguna_kv.errors import ContractError
 from laguna_kv.settings import Validator
 from laguna_kv.state import ViewState
+from pytest_laguna.engine._view_clock import UPDATE, Timed, ViewClock
 from pytest_laguna.engine.profile_directory import ProfileError
 from pytest_laguna.engine.view_preparation import TimingSeam
 
 HEAD_SIZE = 16
+CANONICAL = (sys.modules[__name__], "canonical")
 
 
 def canonical(tensor: torch.Tensor) -> torch.Tensor:
@@ -80,14 +87,14 @@ def seam() -> Any:
 
     def make(*implementations: Attention) -> TimingSeam:
         states = [implementation.views for implementation in implementations if isinstance(implementation, Candidate)]
-        made.append(TimingSeam(Attention, canonical, states))
+        made.append(TimingSeam(Attention, CANONICAL, states))
         made[0].install()
         return made[0]
 
-    before = Attention.__dict__["forward"], Attention.__dict__["do_kv_cache_update"]
+    before = Attention.__dict__["forward"], Attention.__dict__["do_kv_cache_update"], canonical
     yield make
     made[0].remove()
-    assert (Attention.__dict__["forward"], Attention.__dict__["do_kv_cache_update"]) == before
+    assert (Attention.__dict__["forward"], Attention.__dict__["do_kv_cache_update"], canonical) == before
 
 
 def test_the_control_evaluates_the_incumbent_expression_inside_the_times(seam: Callable[..., TimingSeam]) -> None:
@@ -164,11 +171,12 @@ def test_a_view_that_is_slow_to_make_is_in_the_controls_time(
         return tensor
 
     control = Attention()
-    timing = seam(control)
-    monkeypatch.setattr(timing, "_canonical", slow)
-    timing.install()
-    timing.start()
-    attend(control)
+    with monkeypatch.context() as patched:
+        patched.setattr(*CANONICAL, slow)
+        timing = seam(control)
+        timing.start()
+        attend(control)
+        timing.remove()
     assert timing.stop().forward_ns > 4_000_000
 
 
@@ -203,7 +211,7 @@ def test_a_state_that_was_built_meanwhile_is_a_build_and_no_timed_call(
 
 def test_a_layer_without_views_is_refused_before_anything_is_changed() -> None:
     views = ViewState(python_contract)
-    timing = TimingSeam(Attention, canonical, [views])
+    timing = TimingSeam(Attention, CANONICAL, [views])
     before = Attention.__dict__["forward"]
     with pytest.raises(ProfileError, match="layer not used yet: expected its views built when its graph was captured"):
         timing.install()
@@ -213,14 +221,16 @@ def test_a_layer_without_views_is_refused_before_anything_is_changed() -> None:
 def test_all_is_as_it_was_after_it_is_removed() -> None:
     candidate = Candidate(Validator.PYTHON)
     contract = candidate.views.contract
-    before = dict(Attention.__dict__)
-    timing = TimingSeam(Attention, canonical, [candidate.views])
-    assert dict(Attention.__dict__) == before
+    before = dict(Attention.__dict__), canonical
+    timing = TimingSeam(Attention, CANONICAL, [candidate.views])
+    assert (dict(Attention.__dict__), canonical) == before
     timing.install()
     assert candidate.views.contract is not contract
-    timing.remove()
-    assert candidate.views.contract is contract
-    assert dict(Attention.__dict__) == before
+    assert canonical is not before[1]
+    for _ in range(2):
+        timing.remove()
+        assert candidate.views.contract is contract
+        assert (dict(Attention.__dict__), canonical) == before
 
 
 def test_an_attention_without_metadata_reaches_no_view_when_nothing_is_timed(seam: Callable[..., TimingSeam]) -> None:
@@ -228,3 +238,168 @@ def test_an_attention_without_metadata_reaches_no_view_when_nothing_is_timed(sea
     seam(control)
     assert control.forward(None, None, None, None, torch.tensor([]), None, output=OUTPUT) is OUTPUT
     assert control.handed == []
+
+
+class Counted(torch.Tensor):
+    """A cache that counts how often the expression is evaluated on it."""
+
+    transposed = 0
+
+    def transpose(self, *dimensions: Any) -> Any:
+        Counted.transposed += 1
+        return super().transpose(*dimensions)
+
+
+def test_the_expression_is_evaluated_once(seam: Callable[..., TimingSeam]) -> None:
+    timing, control = seam(), Attention()
+    timing.start()
+    control.do_kv_cache_update(None, None, None, CACHE.as_subclass(Counted), None)
+    assert (Counted.transposed, timing.stop().incumbent_calls) == (1, 1)
+
+
+def test_what_fails_within_leaves_nothing_and_is_not_counted(
+    seam: Callable[..., TimingSeam], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = Attention()
+
+    def fail(_tensor: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no stride fits")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*CANONICAL, fail)
+        timing = seam(control)
+        timing.start()
+        with pytest.raises(ValueError, match="no stride fits"):
+            attend(control)
+        with pytest.raises(AttributeError, match="transpose"):
+            control.forward(None, None, None, None, None, object(), output=OUTPUT)
+        without_split = types.SimpleNamespace(transpose=lambda *_: None)
+        with pytest.raises(AttributeError, match="split"):
+            control.do_kv_cache_update(None, None, None, without_split, None)
+        timing.remove()
+    views = timing.stop()
+    assert (views.forward_calls, views.forward_ns, views.update_calls, views.incumbent_calls) == (0, 0, 0, 0)
+    timing.install()
+    timing.start()
+    attend(control)
+    assert timing.stop().forward_calls == 1, "a method that failed has left the clock to the next"
+
+
+def test_a_contract_that_refuses_is_no_answer(seam: Callable[..., TimingSeam]) -> None:
+    candidate = Candidate(Validator.PYTHON)
+    timing = seam(candidate)
+    timing.start()
+    with pytest.raises(ContractError, match=r"source\.identity"):
+        candidate.forward(None, None, None, None, CACHE.clone(), object(), output=OUTPUT)
+    views = timing.stop()
+    assert (views.persistent_calls, views.forward_calls, views.forward_ns) == (0, 0, 0)
+
+
+def test_a_forward_that_does_not_canonicalise_has_no_time(seam: Callable[..., TimingSeam]) -> None:
+    class Bare(Attention):
+        def forward(self, *arguments: Any, **named: Any) -> Any:
+            return Attention.forward(self, *arguments, **named)
+
+    timing, control = seam(), Bare()
+    timing.start()
+    control.forward(None, None, None, None, CACHE, None, output=OUTPUT)
+    assert timing.stop().forward_calls == 0
+    timing.start()
+    canonical(CACHE)
+    canonical(CACHE)
+    assert timing.stop().forward_calls == 0, "canonicalised outside of a timed method"
+
+
+def test_a_cache_that_is_not_where_it_was_expected_is_refused(seam: Callable[..., TimingSeam]) -> None:
+    timing, control = seam(), Attention()
+    with pytest.raises(TypeError, match="'cache'"):
+        control.do_kv_cache_update(None, None, None)  # type: ignore[call-arg]
+    timing.start()
+    with pytest.raises(TypeError, match="expected the cache as positional argument 4 of at most 16, seen 4 of 6"):
+        control.do_kv_cache_update(None, None, None, cache=CACHE, _slots=None)
+    with pytest.raises(TypeError, match="expected the cache as positional argument 4 of at most 16, seen 20 of 20"):
+        control.do_kv_cache_update(*[None] * 19)
+
+
+def test_a_timed_method_within_another_is_refused() -> None:
+    class Nested:
+        def update(self, cache: Any) -> None:
+            self.update(cache)
+
+    clock = ViewClock(torch.Tensor)
+    Nested.update = Timed(clock, Nested.update, UPDATE, 1)  # type: ignore[method-assign]
+    clock.start()
+    with pytest.raises(RuntimeError, match="expected no timed method within another"):
+        Nested().update(CACHE)
+    assert clock.stop() == (0, 0, 0, 0, 0, 0)
+
+
+def test_the_clock_answers_within_a_timed_method_only() -> None:
+    clock = ViewClock(torch.Tensor)
+    with pytest.raises(RuntimeError, match="transpose: expected the view expression within a timed method"):
+        clock.transpose(1, 2)
+    with pytest.raises(RuntimeError, match="split: expected the view expression within a timed method"):
+        clock.split(HEAD_SIZE, dim=-1)
+
+
+def test_the_clock_hands_on_every_argument() -> None:
+    class Cache:
+        def transpose(self, *arguments: Any, **named: Any) -> Any:
+            seen.append((arguments, named))
+            return self
+
+        split = transpose
+
+    seen: list[Any] = []
+    clock = ViewClock(Cache)
+    timed = Timed(clock, lambda cache: cache.transpose(1, b=2).split(3, dim=-1), UPDATE)
+    clock.start()
+    timed(Cache())
+    assert seen == [((1,), {"b": 2}), ((3,), {"dim": -1})]
+    assert clock.stop()[2] == 1
+    clock.start()
+    with pytest.raises(TypeError, match="transpose: expected fewer than 16 arguments, seen 16"):
+        Timed(clock, lambda cache: cache.transpose(*range(16)), UPDATE)(Cache())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((object(), canonical, UPDATE), TypeError, "expected a ViewClock"),
+        ((Timed(ViewClock(int), canonical, UPDATE), canonical, UPDATE), TypeError, "expected a ViewClock"),
+        ((ViewClock(int), 1, UPDATE), ValueError, "expected a callable"),
+        ((ViewClock(int), canonical, -1), ValueError, "expected a callable, what it is"),
+        ((ViewClock(int), canonical, 5), ValueError, "expected a callable, what it is"),
+        ((ViewClock(int), canonical, UPDATE, -1), ValueError, "and where a method has its cache"),
+        ((ViewClock(int), canonical, UPDATE, 16), ValueError, "and where a method has its cache"),
+        ((ViewClock(int), canonical), TypeError, "at least 3 arguments"),
+    ],
+)
+def test_a_timed_callable_of_nothing_is_refused(
+    arguments: tuple[Any, ...], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Timed(*arguments)
+    with pytest.raises(TypeError, match="no keyword arguments"):
+        Timed(*arguments, name=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        ViewClock(1)  # type: ignore[arg-type]
+
+
+def test_nothing_is_kept_alive() -> None:
+    class Layer:
+        def update(self, cache: Any) -> Any:
+            return cache.transpose(1, 2).split(HEAD_SIZE, dim=-1)
+
+    layer, clock = Layer(), ViewClock(torch.Tensor)
+    Layer.update = Timed(clock, Layer.update, UPDATE, 1)  # type: ignore[method-assign]
+    cache = CACHE.clone()
+    clock.start()
+    held = sys.getrefcount(cache), sys.getrefcount(clock)
+    for _ in range(100):
+        layer.update(cache)
+    assert (sys.getrefcount(cache), sys.getrefcount(clock)) == held
+    gone = weakref.ref(Layer)
+    del layer, Layer
+    gc.collect()
+    assert gone() is None

@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The clock of the timing seam: reads the time where vLLM's attention evaluates its view expression, and nowhere else.
+ *
+ * While a timed method runs, the ViewClock stands in for its cache argument. vLLM's method asks it for
+ * cache.transpose(1, 2).split(...) and then applies its canonicalisation to both views; each of these is handed to what
+ * it belongs to, the cache tensor or the candidate's seam, so the expression is evaluated once, in its place. In Python
+ * this costs several microseconds a layer, in C a fraction of one.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include <string.h>
+#include <time.h>
+
+enum { MOST_ARGUMENTS = 16 };
+
+/* What a Timed callable is to the clock. */
+enum { FORWARD, UPDATE, CANONICAL, CONTRACT_FORWARD, CONTRACT_UPDATE, KINDS };
+
+typedef struct {
+    PyObject *transpose; /* interned names */
+    PyObject *split;
+} ModuleState;
+
+static long long
+now_ns(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+/* ---- ViewClock ---------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyTypeObject *tensor;  /* torch.Tensor: what a cache is where no candidate has put its seam */
+    PyObject *names[2];    /* transpose, split */
+    PyObject *cache;       /* of the timed method that runs now; borrowed from its caller */
+    PyObject *transposed;
+    int method;            /* FORWARD or UPDATE, while cache is set */
+    int uncanonical;       /* views of this forward that canonicalisation has not been asked for */
+    char recording;
+    long long begin;
+    long long calls[2];    /* by FORWARD and UPDATE */
+    long long nanoseconds[2];
+    long long incumbent_calls;
+    long long persistent_calls;
+} ViewClock;
+
+static PyObject *
+clock_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"tensor", NULL};
+    PyTypeObject *tensor;
+    ModuleState *state = PyType_GetModuleState(type);
+    if (state == NULL || !PyArg_ParseTupleAndKeywords(args, keywords, "O!:ViewClock", names, &PyType_Type, &tensor)) {
+        return NULL;
+    }
+    ViewClock *self = (ViewClock *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->tensor = (PyTypeObject *)Py_NewRef(tensor);
+    self->names[0] = Py_NewRef(state->transpose);
+    self->names[1] = Py_NewRef(state->split);
+    return (PyObject *)self;
+}
+
+static int
+clock_traverse(ViewClock *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->tensor);
+    Py_VISIT(self->transposed);
+    return 0;
+}
+
+static int
+clock_clear(ViewClock *self)
+{
+    Py_CLEAR(self->transposed);
+    return 0;
+}
+
+static void
+clock_dealloc(ViewClock *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    (void)clock_clear(self);
+    Py_CLEAR(self->tensor);
+    Py_CLEAR(self->names[0]);
+    Py_CLEAR(self->names[1]);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *
+clock_start(ViewClock *self, PyObject *Py_UNUSED(ignored))
+{
+    memset(self->calls, 0, sizeof self->calls);
+    memset(self->nanoseconds, 0, sizeof self->nanoseconds);
+    self->incumbent_calls = self->persistent_calls = 0;
+    self->recording = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+clock_stop(ViewClock *self, PyObject *Py_UNUSED(ignored))
+{
+    self->recording = 0;
+    return Py_BuildValue("LLLLLL", self->calls[FORWARD], self->nanoseconds[FORWARD], self->calls[UPDATE],
+                         self->nanoseconds[UPDATE], self->incumbent_calls, self->persistent_calls);
+}
+
+/* Ask an object for its method with the arguments that the clock was given in its place. */
+static PyObject *
+ask(PyObject *object, PyObject *name, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
+{
+    PyObject *all[MOST_ARGUMENTS];
+    Py_ssize_t given = count + (keyword_names == NULL ? 0 : PyTuple_GET_SIZE(keyword_names));
+    if (object == NULL) {
+        PyErr_Format(PyExc_RuntimeError, "%U: expected the view expression within a timed method, seen outside of it",
+                     name);
+        return NULL;
+    }
+    if (given >= MOST_ARGUMENTS) {
+        PyErr_Format(PyExc_TypeError, "%U: expected fewer than %d arguments, seen %zd", name, (int)MOST_ARGUMENTS, given);
+        return NULL;
+    }
+    all[0] = object;
+    memcpy(all + 1, args, (size_t)given * sizeof *all);
+    return PyObject_VectorcallMethod(name, all, (size_t)count + 1, keyword_names);
+}
+
+static PyObject *
+clock_transpose(ViewClock *self, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
+{
+    self->begin = now_ns();
+    Py_XSETREF(self->transposed, ask(self->cache, self->names[0], args, count, keyword_names));
+    return self->transposed == NULL ? NULL : Py_NewRef(self);
+}
+
+/* The views are had; what is counted and timed is one preparation. */
+static void
+prepared(ViewClock *self)
+{
+    self->nanoseconds[self->method] += now_ns() - self->begin;
+    self->calls[self->method]++;
+    self->incumbent_calls += PyObject_TypeCheck(self->cache, self->tensor);
+}
+
+static PyObject *
+clock_split(ViewClock *self, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
+{
+    PyObject *views = ask(self->transposed, self->names[1], args, count, keyword_names);
+    if (views != NULL && self->method == UPDATE) {
+        prepared(self);
+    } else if (views != NULL) {
+        self->uncanonical = 2;
+    }
+    Py_CLEAR(self->transposed);
+    return views;
+}
+
+static PyMethodDef clock_methods[] = {
+    {"start", (PyCFunction)clock_start, METH_NOARGS, PyDoc_STR("Begin with nothing counted.")},
+    {"stop", (PyCFunction)clock_stop, METH_NOARGS,
+     PyDoc_STR("Calls and nanoseconds of the forward, of the update; then incumbent and persistent calls.")},
+    {"transpose", (PyCFunction)(void (*)(void))clock_transpose, METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("The clock itself, after the cache has been asked.")},
+    {"split", (PyCFunction)(void (*)(void))clock_split, METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("What the transposed cache answers.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot clock_slots[] = {
+    {Py_tp_doc, (void *)PyDoc_STR("Times view preparations; stands in for the cache while a timed method runs.")},
+    {Py_tp_new, clock_new},
+    {Py_tp_traverse, clock_traverse},
+    {Py_tp_clear, clock_clear},
+    {Py_tp_dealloc, clock_dealloc},
+    {Py_tp_methods, clock_methods},
+    {0, NULL},
+};
+
+static PyType_Spec clock_spec = {
+    .name = "pytest_laguna.engine._view_clock.ViewClock",
+    .basicsize = sizeof(ViewClock),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = clock_slots,
+};
+
+/* ---- Timed -------------------------------------------------------------------------------------------------- */
+
+/* A callable of vLLM's or of the candidate's, in whose place this stands; called as it is while nothing is recorded. */
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    ViewClock *clock;
+    PyObject *callable;
+    Py_ssize_t position; /* of the cache among a method's arguments, self included */
+    int kind;
+} Timed;
+
+/* Run a method of vLLM's with the clock in place of its cache. */
+static PyObject *
+run_method(Timed *self, PyObject *const *args, size_t count, PyObject *keyword_names)
+{
+    ViewClock *clock = self->clock;
+    PyObject *all[MOST_ARGUMENTS];
+    Py_ssize_t positional = PyVectorcall_NARGS(count);
+    Py_ssize_t given = positional + (keyword_names == NULL ? 0 : PyTuple_GET_SIZE(keyword_names));
+    if (positional <= self->position || given > MOST_ARGUMENTS) {
+        PyErr_Format(PyExc_TypeError, "%R: expected the cache as positional argument %zd of at most %d, seen %zd of %zd",
+                     self->callable, self->position, (int)MOST_ARGUMENTS, positional, given);
+        return NULL;
+    }
+    if (clock->cache != NULL) {
+        PyErr_Format(PyExc_RuntimeError, "%R: expected no timed method within another", self->callable);
+        return NULL;
+    }
+    memcpy(all, args, (size_t)given * sizeof *all);
+    all[self->position] = (PyObject *)clock;
+    clock->cache = args[self->position];
+    clock->method = self->kind;
+    PyObject *result = PyObject_Vectorcall(self->callable, all, (size_t)positional, keyword_names);
+    clock->cache = NULL;
+    clock->uncanonical = 0;
+    Py_CLEAR(clock->transposed);
+    return result;
+}
+
+/* Canonicalise a view; the second of a forward ends its preparation. */
+static PyObject *
+run_canonical(Timed *self, PyObject *const *args, size_t count, PyObject *keyword_names)
+{
+    PyObject *view = PyObject_Vectorcall(self->callable, args, count, keyword_names);
+    if (view != NULL && self->clock->uncanonical > 0 && --self->clock->uncanonical == 0) {
+        prepared(self->clock);
+    }
+    return view;
+}
+
+/* Ask the candidate's contract; a check that raises is no answer. */
+static PyObject *
+run_contract(Timed *self, PyObject *const *args, size_t count, PyObject *keyword_names)
+{
+    ViewClock *clock = self->clock;
+    long long begin = now_ns();
+    PyObject *handed = PyObject_Vectorcall(self->callable, args, count, keyword_names);
+    if (handed != NULL) {
+        clock->nanoseconds[self->kind == CONTRACT_FORWARD ? FORWARD : UPDATE] += now_ns() - begin;
+        clock->persistent_calls++;
+    }
+    return handed;
+}
+
+static PyObject *
+timed_call(PyObject *callable, PyObject *const *args, size_t count, PyObject *keyword_names)
+{
+    Timed *self = (Timed *)callable;
+    if (!self->clock->recording) {
+        return PyObject_Vectorcall(self->callable, args, count, keyword_names);
+    }
+    if (self->kind <= UPDATE) {
+        return run_method(self, args, count, keyword_names);
+    }
+    return (self->kind == CANONICAL ? run_canonical : run_contract)(self, args, count, keyword_names);
+}
+
+static PyObject *
+timed_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    PyObject *clock, *callable;
+    Py_ssize_t position = 0;
+    int kind;
+    if (keywords != NULL && PyDict_GET_SIZE(keywords) != 0) {
+        PyErr_SetString(PyExc_TypeError, "Timed: expected no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "OOi|n:Timed", &clock, &callable, &kind, &position)) {
+        return NULL;
+    }
+    /* The module's other type: made of the same module, so that its clock may be read as one. */
+    PyObject *module = PyType_GetModule(type);
+    if (module == NULL || PyType_GetModule(Py_TYPE(clock)) != module || Py_TYPE(clock) == type) {
+        PyErr_Clear();
+        PyErr_SetString(PyExc_TypeError, "Timed: expected a ViewClock");
+        return NULL;
+    }
+    if (!PyCallable_Check(callable) || kind < 0 || kind >= KINDS || position < 0 || position >= MOST_ARGUMENTS) {
+        PyErr_SetString(PyExc_ValueError, "Timed: expected a callable, what it is, and where a method has its cache");
+        return NULL;
+    }
+    Timed *self = (Timed *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->vectorcall = timed_call;
+    self->clock = (ViewClock *)Py_NewRef(clock);
+    self->callable = Py_NewRef(callable);
+    self->kind = kind;
+    self->position = position;
+    return (PyObject *)self;
+}
+
+/* Bound as a function is: vLLM calls a method of its class. */
+static PyObject *
+timed_get(PyObject *self, PyObject *instance, PyObject *Py_UNUSED(type))
+{
+    return instance == NULL || instance == Py_None ? Py_NewRef(self) : PyMethod_New(self, instance);
+}
+
+static int
+timed_traverse(Timed *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->clock);
+    Py_VISIT(self->callable);
+    return 0;
+}
+
+static void
+timed_dealloc(Timed *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->callable);
+    Py_CLEAR(self->clock);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef timed_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Timed, vectorcall), READONLY, NULL},
+    {"callable", T_OBJECT_EX, offsetof(Timed, callable), READONLY, PyDoc_STR("In whose place this stands.")},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot timed_slots[] = {
+    {Py_tp_doc, (void *)PyDoc_STR("Stands in the place of a callable, and has a ViewClock time what it is part of.")},
+    {Py_tp_new, timed_new},
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_descr_get, timed_get},
+    {Py_tp_traverse, timed_traverse},
+    {Py_tp_dealloc, timed_dealloc},
+    {Py_tp_members, timed_members},
+    {0, NULL},
+};
+
+static PyType_Spec timed_spec = {
+    .name = "pytest_laguna.engine._view_clock.Timed",
+    .basicsize = sizeof(Timed),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_VECTORCALL
+             | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .slots = timed_slots,
+};
+
+/* ---- Module ------------------------------------------------------------------------------------------------- */
+
+static int
+add_type(PyObject *module, PyType_Spec *spec)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    int added = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
+    Py_XDECREF(type);
+    return added;
+}
+
+static int
+module_exec(PyObject *module)
+{
+    ModuleState *state = PyModule_GetState(module);
+    state->transpose = PyUnicode_InternFromString("transpose");
+    state->split = PyUnicode_InternFromString("split");
+    if (state->transpose == NULL || state->split == NULL || add_type(module, &clock_spec) < 0
+        || add_type(module, &timed_spec) < 0) {
+        return -1;
+    }
+    static const char *const kinds[KINDS] = {"FORWARD", "UPDATE", "CANONICAL", "CONTRACT_FORWARD", "CONTRACT_UPDATE"};
+    for (int kind = 0; kind < KINDS; kind++) {
+        if (PyModule_AddIntConstant(module, kinds[kind], kind) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int
+module_clear(PyObject *module)
+{
+    ModuleState *state = PyModule_GetState(module);
+    Py_CLEAR(state->transpose);
+    Py_CLEAR(state->split);
+    return 0;
+}
+
+static void
+module_free(void *module)
+{
+    (void)module_clear(module);
+}
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, module_exec},
+    {0, NULL},
+};
+
+static struct PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "pytest_laguna.engine._view_clock",
+    .m_doc = PyDoc_STR("The clock of the timing seam."),
+    .m_size = sizeof(ModuleState),
+    .m_slots = module_slots,
+    .m_clear = module_clear,
+    .m_free = module_free,
+};
+
+PyMODINIT_FUNC
+PyInit__view_clock(void)
+{
+    return PyModuleDef_Init(&module_definition);
+}

@@ -3,14 +3,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.analysis.arms import attention_equal
+from pytest_laguna.analysis.diagnostic_case import Case
+from pytest_laguna.analysis.each_arm import judge_models
+from pytest_laguna.analysis.timing import GATES
+from pytest_laguna.evidence.arm_record import Arm, token_digest
+from pytest_laguna.evidence.arms_plan import FolderModels
+from pytest_laguna.evidence.diagnostic import DiagnosticPlan
+from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
+from pytest_laguna.verdict import Verdict
 from tests import diagnostic_root as root
-from tests.diagnostic_root import Change, at, both
-from tests.mutants.test_diagnostic_rules import CANDIDATE, CONTROL, EAGER, PROCESS, Q1, acceptance
+from tests.diagnostic_root import Change, at, both, put, within, without
+from tests.mutants.test_diagnostic_rules import (
+    CANDIDATE,
+    CANDIDATE_PROFILE,
+    CONTROL,
+    CONTROL_PROFILE,
+    EAGER,
+    PROCESS,
+    Q1,
+    acceptance,
+    changed,
+)
+from tests.unit.analysis.test_null_diagnostic import null_tree
+from tests.unit.engine import support
 
 ALL_PAIRS = [[first, second] for number, first in enumerate(Arm) for second in [*Arm][number + 1 :]]
 ACCEPTED = "[34, 34, 34, 34, 34, 34, 34] of 34"
@@ -43,6 +64,18 @@ def same_environment(tree: root.Tree) -> None:
 
 def nothing_limited(tree: root.Tree) -> None:
     tree["plan.json"]["host"] = dict.fromkeys(tree["plan.json"]["host"]) | {"foreign_holders": True}
+
+
+def short(record: str) -> Change:
+    """Without the last token, on every rank."""
+
+    def change(tree: root.Tree) -> None:
+        ids = tree[record]["token_ids"][:-1]
+        tree[record] |= {"token_ids": ids, "token_sha256": token_digest(ids)}
+        for report in tree[record]["ranks"]:
+            report["sampled_token_ids"] = list(ids)
+
+    return change
 
 
 def only_lists(*pairs: tuple[Arm, Arm]) -> Change:
@@ -122,3 +155,169 @@ def test_where_a_bound_lies(rule: str, verdict: str | None, change: Change, tmp_
     tree = root.good()
     change(tree)
     assert root.findings(root.judged(tree, tmp_path)).get(rule, (None, ""))[0] == verdict
+
+
+ORDER = root.TOPOLOGY.order_sha256
+GRAPHS = f"146 graphs and 145 breaks (48 attention, 97 collective) in order {ORDER}"
+LOOKS = [name for name in root.good() if "idle" in name]
+STATES = [name for name in root.good() if name.endswith("host.json")]
+LOST = "arms/graph-control/record.json: there is none"
+OTHER_BATCH = both(
+    at(CANDIDATE_PROFILE[1], "descriptor", "16 tokens"), at(CANDIDATE, "ranks|1|graphs|0|descriptor", "16 tokens")
+)
+
+IN_FULL: list[tuple[str, str, str, Change]] = [
+    ("arms-fresh/ended-clean", "NOT_PROVEN", "arms/q1/record.json: there is none", without("arms/q1/")),
+    ("parity-packets/packets-ended-clean", "NOT_PROVEN", "packets/1: there is none", without("packets/1/")),
+    ("cards-idle/after-packets", "NOT_PROVEN", "packets/1: there is none", without("packets/1/")),
+    ("cards-idle/one-lease", "NOT_PROVEN", "the looks name 0 leases; expected one", without(*LOOKS)),
+    (
+        "cards-idle/looks-in-order",
+        "NOT_PROVEN",
+        "no look at the cards and no state of the host is recorded",
+        without(*LOOKS, *STATES),
+    ),
+    (
+        "arms-fresh/vllm-planned",
+        "VOID",
+        "eager: vLLM not recorded; expected 0.32.0",
+        within(EAGER, "versions", lambda versions: versions.pop("vllm")),
+    ),
+    (
+        "tokens-identical/required-pairs",
+        "FAIL",
+        f"q1 and graph-control: differ at token 271: None and {root.good()[CONTROL]['token_ids'][271]}",
+        short(Q1),
+    ),
+    (
+        "topology-unchanged/graphs-frozen",
+        "FAIL",
+        f"graph-control rank 1: captured {GRAPHS}; {GRAPHS}; expected {GRAPHS}",
+        within(CONTROL, "ranks|1|graphs", lambda graphs: graphs.append(graphs[0])),
+    ),
+    (
+        "topology-unchanged/graphs-frozen",
+        "FAIL",
+        f"graph-control rank 1: captured no graph of the target; expected {GRAPHS}",
+        at(CONTROL, "ranks|1|graphs", []),
+    ),
+    (
+        "topology-unchanged/configurations-hashed",
+        "NOT_PROVEN",
+        "draft-config.json: has no digest; expected that of a configuration and of its model's",
+        without("draft-config.json"),
+    ),
+    (
+        "replay-samples/one-batch",
+        "VOID",
+        (
+            f"graph-control rank 0 replayed {root.DESCRIPTOR!r}; graph-candidate rank 1 replayed '16 tokens';"
+            " expected one batch"
+        ),
+        OTHER_BATCH,
+    ),
+    ("timing/compared", "NOT_PROVEN", LOST, without(CONTROL)),
+    (
+        "timing/compared",
+        "VOID",
+        "files-whole: graph-control: rank1.json: torn, or without samples; expected a whole replay profile",
+        put(CONTROL_PROFILE[1], b'{"descriptor":'),
+    ),
+    (
+        "timing/compared",
+        "VOID",
+        "arms/graph-control: a record and a failure; expected one of them",
+        put("arms/graph-control/failure.json", {"reason": "x"}),
+    ),
+    (
+        "timing/compared",
+        "FAIL",
+        (
+            "preparations-counted: graph-candidate rank 1 sample 3: forward, update and ns of update (47, 0, 0);"
+            " expected (48, 0, 0)"
+        ),
+        changed(CANDIDATE_PROFILE[1], forward_calls=47),
+    ),
+]
+
+
+@pytest.mark.parametrize(("rule", "verdict", "reason", "change"), IN_FULL, ids=range(len(IN_FULL)))
+def test_what_is_told_in_full(rule: str, verdict: str, reason: str, change: Change, tmp_path: Path) -> None:
+    tree = root.good()
+    change(tree)
+    assert root.findings(root.judged(tree, tmp_path))[rule] == (verdict, reason)
+
+
+FOLDERS = FolderModels(target="models/target", draft="models/draft", prompt="p")
+AS_PLANNED = {"target": "/here/models/target", "draft": "models/draft", "prompt": "p"}
+
+
+@pytest.mark.parametrize(
+    ("planned", "changed", "told"),
+    [
+        ({}, {}, None),
+        ({}, {"target": "/here/other/target"}, "target '/here/other/target'; expected 'models/target'"),
+        ({}, {"target": "/here/xmodels/target"}, "target '/here/xmodels/target'; expected 'models/target'"),
+        ({"target": "/models/target"}, {}, "target '/here/models/target'; expected '/models/target'"),
+        ({"target": "/models/target"}, {"target": "/x//models/target"}, "target '/x//models/target'; expected '/m"),
+        ({}, {"draft": None}, "draft None; expected 'models/draft'"),
+        ({}, {"prompt": "/p"}, "prompt '/p'; expected 'p'"),
+    ],
+)
+def test_a_planned_folder_may_lie_anywhere_and_no_prompt_does(
+    planned: dict[str, str], changed: dict[str, str | None], told: str | None
+) -> None:
+    request = support.request(**AS_PLANNED).model_copy(update=changed)
+    found = judge_models(request, FOLDERS.model_copy(update=planned))
+    if told is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found[0] is Verdict.VOID
+        assert found[1].startswith(told)
+
+
+def test_attention_that_is_equal_is_listed_on_a_device(tmp_path: Path) -> None:
+    root.write(root.good(), tmp_path)
+    case = Case(read_plan(tmp_path).model_copy(update={"lane": "cuda"}), read_diagnostic(tmp_path))
+    assert attention_equal(case) == (None, "reported: equal")
+
+
+def not_exact(tree: root.Tree) -> None:
+    tree[Q1]["cached_tokens"] = 1
+
+
+def other_text(tree: root.Tree) -> None:
+    """Of an arm of which the plan requires no pair."""
+    only_lists((Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE))(tree)
+    tree[Q1]["text_sha256"] = "1" * 64
+
+
+@pytest.mark.parametrize(
+    ("build", "change", "shape", "named"),
+    [
+        (root.good, lambda _: None, True, "diagnostic_pass"),
+        (root.good, at(CANDIDATE, "generation_seconds", 19.0), True, "exact_timing_stop"),
+        (root.good, lambda _: None, False, None),
+        (root.good, not_exact, True, None),
+        (root.good, other_text, True, None),
+        (null_tree, lambda _: None, True, None),
+    ],
+    ids=["as published", "slower", "of fewer samples", "not exact", "other text", "null"],
+)
+def test_what_the_published_rules_call_it(  # noqa: PLR0913, PLR0917 - a row of the table
+    build: Callable[[], root.Tree],
+    change: Change,
+    shape: bool,
+    named: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Samples and ranks as many as were published take a second each time; here their number is said to be so."""
+    tree = build()
+    change(tree)
+    monkeypatch.setattr(DiagnosticPlan, "has_published_shape", shape)
+    diagnosis = root.judged(tree, tmp_path)
+    assert diagnosis.published == named
+    assert diagnosis.timing is not None
+    assert [*diagnosis.timing] == [*GATES]

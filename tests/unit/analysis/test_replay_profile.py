@@ -113,3 +113,21 @@ def test_one_file_at_a_time_is_open() -> None:
 
     reduced = reduce_profiles({f"rank{number}.json": reader(f"rank{number}.json") for number in range(4)}, {})
     assert len(reduced.ranks) == 4
+
+
+def test_what_is_kept_of_a_rank() -> None:
+    reduced = reduce_profiles(profiles([sample(whole_ns=120), sample(whole_ns=130)], []), {})
+    assert reduced.unusable is None
+    assert [(facts.sha256, facts.header, facts.samples, facts.whole_ns) for facts in reduced.ranks] == [
+        ("0" * 64, rank(0, []).header, 2, 250),
+        ("0" * 64, rank(1, []).header, 0, 0),
+    ]
+
+
+@pytest.mark.parametrize(("kinds", "shortest"), [(KINDS, 1), (["other"] * 7, 0), (["other"] * 5 + ["graph"] * 2, 4)])
+def test_the_shortest_segment_is_none_of_the_others(kinds: list[str], shortest: int) -> None:
+    header = rank(0, []).header.model_copy(update={"kinds": kinds})
+    seen: list[int] = []
+    checks = {"seen": lambda replay: seen.append(replay.shortest)}
+    reduce_profiles({"rank0.json": lambda: RankProfile("0" * 64, header, iter([sample()]))}, checks)
+    assert seen == [shortest]

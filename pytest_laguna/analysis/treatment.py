@@ -27,8 +27,13 @@ def _of_pair(rule: Callable[[Pair], Finding | None]) -> Rule:
 
 def _of_candidate(rule: Callable[[Pair], Finding | None]) -> Rule:
     """A rule over what the candidate does, which in a null campaign does not run."""
-    null = not_applicable("null campaign: the candidate's slot held a control")
-    return lambda case: null if case.plan.null else rule(case.pair())
+
+    def judged(case: Case) -> RuleFinding:
+        if case.plan.null:
+            return not_applicable("null campaign: the candidate's slot held a control")
+        return rule(case.pair())
+
+    return judged
 
 
 def candidate_active(case: Case) -> RuleFinding:

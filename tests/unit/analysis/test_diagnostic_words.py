@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,6 +138,18 @@ def within_wall(seconds: float) -> Change:
     return both(at(EAGER, "start_seconds", 29.5), at(PROCESS, "wall_seconds", seconds))
 
 
+def looked_later(seconds: float) -> Change:
+    """The last look at the cards, after the one that follows the last arm."""
+
+    def change(tree: root.Tree) -> None:
+        before = datetime.datetime.fromisoformat(tree["arms/graph-candidate/idle.json"]["snapshots"][-1]["utc"])
+        for number, look in enumerate(tree["idle-after.json"]["snapshots"]):
+            utc = before + datetime.timedelta(seconds=seconds + 60 * number)
+            look["utc"] = utc.isoformat(timespec="microseconds")
+
+    return change
+
+
 BOUNDS: list[tuple[str, str | None, Change]] = [
     ("arms-fresh/within-process", None, within_wall(49.5)),
     ("arms-fresh/within-process", "VOID", within_wall(49.25)),
@@ -145,6 +158,8 @@ BOUNDS: list[tuple[str, str | None, Change]] = [
     ("drafts-bounded/cycles-account", None, acceptance(EAGER, 35, [35] * 6 + [33])),
     ("drafts-bounded/cycles-account", "VOID", acceptance(EAGER, 35, [35] * 6 + [34])),
     ("drafts-bounded/accepted-enough", None, acceptance(EAGER, 136, [136, 1, 0, 0, 0, 0, 0])),
+    ("cards-idle/looks-in-order", "VOID", looked_later(0)),
+    ("cards-idle/looks-in-order", None, looked_later(0.5)),
     ("arms-fresh/in-order", "VOID", at(EAGER, "ranks|1|process|start_ticks", 100_001)),
     ("arms-fresh/in-order", None, at(EAGER, "ranks|1|process|start_ticks", 100_002)),
 ]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -187,6 +188,8 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
     ("selector-observed", put("ranks_served|3|variables|OMP_NUM_THREADS", "2"), V,
         "rank 3 (served): OMP_NUM_THREADS is '2'; expected '1'"),
     ("captures-proven", told(tensor_parallel_size=2), V, "the server was told tensor_parallel_size 2; expected 4"),
+    ("captures-proven", lambda leg: leg["request"]["engine_arguments"].pop("tensor_parallel_size"), V,
+        "the server was told tensor_parallel_size 1; expected 4"),
     ("captures-proven", lambda leg: leg["ranks_served"].pop(), N,
         "served: ranks [0, 1, 2] are recorded; expected each of 4 once"),
     ("captures-proven", put("ranks_served|1|moment", "captured"), N,
@@ -202,6 +205,9 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
     ("draft-captured", put("ranks_captured|0|graphs|1|graphs", 4), F,
         "rank 1 (captured): graphs of the draft are other ones than the first rank's"),
     ("one-at-a-time", put("rows|1|sent_ns", 0), V, "row 1 was sent before row 0 had ended; expected one at once"),
+    ("one-at-a-time", put("rows|1|sent_ns", MADE["B1"]["rows"][0]["done_ns"]), None, ""),
+    ("one-at-a-time", put("rows|1|sent_ns", MADE["B1"]["rows"][0]["done_ns"] - 1), V,
+        "row 1 was sent before row 0 had ended; expected one at once"),
     ("rows-complete", put("rows|0|usage|completion_tokens", 511), V,
         "row 0 has 512 tokens; expected the 511 that the server counted"),
     ("rows-complete", put("rows|0|arrival_ns", [0] * 512), V, "row 0 has 512 tokens; expected 100 that take some time"),
@@ -373,6 +379,15 @@ def test_a_control_has_no_views(counted: dict[str, int], verdict: Verdict, reaso
     changed = put("ranks_served|1|candidate", MADE["A1"]["ranks_served"][1]["candidate"] | counted)
     assert said("views-built-once", changed, "A1") == (verdict, reason)
     assert said("views-used", changed, "A1") is None
+
+
+def test_decode_time_is_possible_up_to_its_bounds() -> None:
+    rows = MADE["B1"]["rows"]
+    span = sum(row["arrival_ns"][-1] - row["arrival_ns"][0] for row in rows) / 1e9
+    shortest, longest = span - (0.1 * span + 0.05 * 13), sum(row["done_ns"] for row in rows) / 1e9
+    for bound, beyond in ((shortest, 0.0), (longest, math.inf)):
+        assert said("decode-time-possible", after(decode_seconds=bound)) is None
+        assert said("decode-time-possible", after(decode_seconds=math.nextafter(bound, beyond))) is not None
 
 
 @pytest.mark.parametrize("leg", MADE)

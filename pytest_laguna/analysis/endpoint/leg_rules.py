@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Mapping
 
 from pytest_laguna.analysis.endpoint.candidate_rules import CANDIDATE_RULES
-from pytest_laguna.analysis.endpoint.case import NO_TEACHER, LegCase
+from pytest_laguna.analysis.endpoint.case import NO_TEACHER, LegCase, inexact_rows
 from pytest_laguna.analysis.endpoint.counter_rules import COUNTER_RULES
 from pytest_laguna.analysis.endpoint.fact_rules import FACT_RULES
 from pytest_laguna.analysis.endpoint.figures import has_rate, leg_figures
@@ -226,9 +226,9 @@ def server_ended(case: LegCase) -> Finding | None:
 
 def teacher_exact(case: LegCase) -> Finding | None:
     """Rule ``teacher-exact``: every row equals the canonical q1 teacher's, token by token: 13 of 13."""
-    inexact = case.inexact_rows()
-    if case.teacher is None or inexact is None:
+    if case.teacher is None:
         return NO_TEACHER
+    inexact = inexact_rows(case.leg.rows, case.teacher.rows)
     if inexact:
         place, reason = min(inexact.items())
         rows = len(case.teacher.rows)

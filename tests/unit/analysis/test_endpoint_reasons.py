@@ -394,3 +394,12 @@ def test_decode_time_is_possible_up_to_its_bounds() -> None:
 @pytest.mark.parametrize("rule", LEG_RULES)
 def test_a_good_leg_is_not_spoken_against(rule: str, leg: str) -> None:
     assert said(rule, lambda _: None, leg) is None
+
+
+@pytest.mark.parametrize("rule", ["teacher-exact", "long-next", "rollover"])
+def test_without_a_teacher_rows_are_compared_with_nothing(rule: str) -> None:
+    [record] = lab.records([MADE["A1"]])
+    assert LEG_RULES[rule](LegCase(lab.plan(), None, record)) == (
+        N,
+        "no control left a record that the rows could be compared with",
+    )

@@ -199,6 +199,15 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
         within(EAGER, "versions", lambda versions: versions.pop("vllm")),
     ),
     (
+        "sole-treatment/environment-as-asked",
+        "VOID",
+        (
+            "graph-control: environment LAGUNA_REPLAY_PROFILE_ROOT is '/attempt/graph-control/profile';"
+            " expected 'profile'"
+        ),
+        within(CONTROL, "environment", lambda variables: variables.pop("HOME")),
+    ),
+    (
         "tokens-identical/required-pairs",
         "FAIL",
         f"q1 and graph-control: differ at token 271: None and {root.good()[CONTROL]['token_ids'][271]}",

@@ -26,10 +26,13 @@ from tests.mutants.test_diagnostic_rules import (
     CONTROL,
     CONTROL_PROFILE,
     EAGER,
+    LAYER,
+    OTHER,
     PROCESS,
     Q1,
     acceptance,
     changed,
+    of_request,
 )
 from tests.unit.analysis.test_null_diagnostic import null_tree
 from tests.unit.engine import support
@@ -77,6 +80,18 @@ def short(record: str) -> Change:
             report["sampled_token_ids"] = list(ids)
 
     return change
+
+
+def one_rank(tree: root.Tree) -> None:
+    """The candidate's arm ran on one rank, and says so."""
+    of_request(Arm.GRAPH_CANDIDATE, "tensor_parallel_size", 1)(tree)
+    tree[CANDIDATE]["ranks"].pop()
+    tree[CANDIDATE]["ranks"][0]["world_size"] = 1
+
+
+def one_more_layer(tree: root.Tree) -> None:
+    signatures = tree[CANDIDATE]["ranks"][1]["kernel_signatures"]
+    signatures["model.layers.99.self_attn.attn"] = signatures[LAYER]
 
 
 def only_lists(*pairs: tuple[Arm, Arm]) -> Change:
@@ -174,6 +189,7 @@ def test_where_a_bound_lies(rule: str, verdict: str | None, change: Change, tmp_
 
 ORDER = root.TOPOLOGY.order_sha256
 GRAPHS = f"146 graphs and 145 breaks (48 attention, 97 collective) in order {ORDER}"
+SIGNATURE = root.good()[CONTROL]["ranks"][1]["kernel_signatures"][LAYER]["sha256"]
 LOOKS = [name for name in root.good() if "idle" in name]
 STATES = [name for name in root.good() if name.endswith("host.json")]
 LOST = "arms/graph-control/record.json: there is none"
@@ -198,6 +214,28 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
         "eager: vLLM not recorded; expected 0.32.0",
         within(EAGER, "versions", lambda versions: versions.pop("vllm")),
     ),
+    (
+        "sole-treatment/teachers-same-engine",
+        "VOID",
+        "q1: environment VLLM_X is '1'; expected None as in graph-control",
+        at(Q1, "environment|VLLM_X", "1"),
+    ),
+    (
+        "sole-treatment/arguments-equal",
+        "FAIL",
+        (
+            f"rank 1: {LAYER}: control calls=35 distinct=2 sha256='{SIGNATURE}', candidate calls=35 distinct=2"
+            f" sha256='{OTHER}'"
+        ),
+        at(CANDIDATE, f"ranks|1|kernel_signatures|{LAYER}|sha256", OTHER),
+    ),
+    (
+        "sole-treatment/arguments-equal",
+        "FAIL",
+        (f"rank 1: model.layers.99.self_attn.attn: control None, candidate calls=35 distinct=2 sha256='{SIGNATURE}'"),
+        one_more_layer,
+    ),
+    ("sole-treatment/allocations-equal", "VOID", "2 ranks in the control, 1 in the candidate", one_rank),
     (
         "sole-treatment/environment-as-asked",
         "VOID",

@@ -17,6 +17,7 @@ from pytest_laguna.evidence.arm_record import Arm, token_digest
 from pytest_laguna.evidence.arms_plan import FolderModels
 from pytest_laguna.evidence.diagnostic import DiagnosticPlan
 from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
+from pytest_laguna.evidence.replay_profile import order_sha256
 from pytest_laguna.verdict import Verdict
 from tests import diagnostic_root as root
 from tests.diagnostic_root import Change, at, both, put, within, without
@@ -153,6 +154,16 @@ def within_wall(seconds: float) -> Change:
     return both(at(EAGER, "start_seconds", 29.5), at(PROCESS, "wall_seconds", seconds))
 
 
+def within_replays(more_ns: int) -> Change:
+    """The control's generation took so much longer than the replays of its slowest rank."""
+
+    def change(tree: root.Tree) -> None:
+        wholes = [sum(replay["whole_ns"] for replay in tree[name]["samples"]) for name in CONTROL_PROFILE]
+        tree[CONTROL]["generation_seconds"] = (max(wholes) + more_ns) / 1e9
+
+    return change
+
+
 def looked_later(seconds: float) -> Change:
     """The last look at the cards, after the one that follows the last arm."""
 
@@ -173,6 +184,8 @@ BOUNDS: list[tuple[str, str | None, Change]] = [
     ("drafts-bounded/cycles-account", None, acceptance(EAGER, 35, [35] * 6 + [33])),
     ("drafts-bounded/cycles-account", "VOID", acceptance(EAGER, 35, [35] * 6 + [34])),
     ("drafts-bounded/accepted-enough", None, acceptance(EAGER, 136, [136, 1, 0, 0, 0, 0, 0])),
+    ("replay-samples/within-generation", None, within_replays(0)),
+    ("replay-samples/within-generation", "VOID", within_replays(-1)),
     ("cards-idle/looks-in-order", "VOID", looked_later(0)),
     ("cards-idle/looks-in-order", None, looked_later(0.5)),
     ("arms-fresh/in-order", "VOID", at(EAGER, "ranks|1|process|start_ticks", 100_001)),
@@ -190,6 +203,8 @@ def test_where_a_bound_lies(rule: str, verdict: str | None, change: Change, tmp_
 ORDER = root.TOPOLOGY.order_sha256
 GRAPHS = f"146 graphs and 145 breaks (48 attention, 97 collective) in order {ORDER}"
 SIGNATURE = root.good()[CONTROL]["ranks"][1]["kernel_signatures"][LAYER]["sha256"]
+PROFILE_DIGEST = root.good()[CANDIDATE]["ranks"][1]["profile"]["sha256"]
+MOVED = [root.TOPOLOGY.kinds[1], root.TOPOLOGY.kinds[0], *root.TOPOLOGY.kinds[2:]]
 LOOKS = [name for name in root.good() if "idle" in name]
 STATES = [name for name in root.good() if name.endswith("host.json")]
 LOST = "arms/graph-control/record.json: there is none"
@@ -277,6 +292,76 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
             " expected one batch"
         ),
         OTHER_BATCH,
+    ),
+    *(
+        (
+            "selector-proven/layers-of-models",
+            "VOID",
+            f"{name}: num_hidden_layers 0; expected a whole number from 1 to 1024",
+            at(name, "num_hidden_layers", 0),
+        )
+        for name in ("target-config.json", "draft-config.json")
+    ),
+    (
+        "replay-samples/files-whole",
+        "NOT_PROVEN",
+        "graph-control rank 0: no profile; it saw 5 of 5 replays",
+        without(*CONTROL_PROFILE),
+    ),
+    (
+        "replay-samples/files-whole",
+        "NOT_PROVEN",
+        "graph-control: no rank2.json; expected a profile of each rank",
+        at("plan.json", "cards", [*root.CARDS, "cpu-slot-2"]),
+    ),
+    (
+        "replay-samples/files-whole",
+        "VOID",
+        "graph-control: profile of rank2.json; expected a file a rank",
+        both(*(put(f"arms/graph-control/profile/rank{rank}.json", {}) for rank in (3, 2))),
+    ),
+    (
+        "replay-samples/files-whole",
+        "VOID",
+        "eager: a profile of rank0.json; expected none of an arm without graphs",
+        both(*(put(f"arms/eager/profile/rank{rank}.json", {}) for rank in (1, 0))),
+    ),
+    (
+        "replay-samples/files-as-reported",
+        "VOID",
+        f"graph-candidate: rank1.json has digest {PROFILE_DIGEST}; its rank wrote None",
+        one_rank,
+    ),
+    (
+        "replay-samples/captured-batch",
+        "VOID",
+        f"graph-candidate rank 1: replayed {root.DESCRIPTOR!r}; expected the captured []",
+        one_rank,
+    ),
+    (
+        "replay-samples/ranks-named",
+        "NOT_PROVEN",
+        "graph-control: profiles of 1 ranks; expected 2",
+        without(CONTROL_PROFILE[1]),
+    ),
+    ("replay-samples/ranks-named", "NOT_PROVEN", LOST, without("arms/graph-control/")),
+    (
+        "replay-samples/ranks-named",
+        "VOID",
+        "graph-control: rank1.json: torn, or without samples; expected a whole replay profile",
+        put(CONTROL_PROFILE[1], b'{"descriptor":'),
+    ),
+    (
+        "replay-samples/segments-planned",
+        "FAIL",
+        f"graph-control rank 0: 291 segments in order {order_sha256(MOVED)}; expected 291 in order {ORDER}",
+        at(CONTROL_PROFILE[0], "kinds", MOVED),
+    ),
+    (
+        "replay-samples/within-generation",
+        "VOID",
+        "graph-control rank 0: replays of 50826410 ns in all; expected them within 50000000 ns",
+        at(CONTROL, "generation_seconds", 0.05),
     ),
     ("timing/compared", "NOT_PROVEN", LOST, without(CONTROL)),
     (

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.replay_profile import QUANTITIES, reduce_profiles
+from pytest_laguna.analysis.replay_checks import CONTAINMENT, preparation_checks
+from pytest_laguna.analysis.replay_profile import QUANTITIES, Check, reduce_profiles
+from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.diagnostic_evidence import Profiles
-from pytest_laguna.evidence.replay_profile import ProfileHeader, RankProfile, ReplaySample
+from pytest_laguna.evidence.replay_profile import ProfileHeader, RankProfile, ReplaySample, ViewPreparation
 from pytest_laguna.verdict import UnusableEvidenceError
 
 KINDS = ["graph", "collective", "graph", "other", "graph", "attention", "graph"]
@@ -131,3 +133,81 @@ def test_the_shortest_segment_is_none_of_the_others(kinds: list[str], shortest: 
     checks = {"seen": lambda replay: seen.append(replay.shortest)}
     reduce_profiles({"rank0.json": lambda: RankProfile("0" * 64, header, iter([sample()]))}, checks)
     assert seen == [shortest]
+
+
+VIEWS = ViewPreparation(
+    forward_calls=48,
+    update_calls=0,
+    incumbent_calls=48,
+    persistent_calls=0,
+    persistent_hits=0,
+    persistent_builds=0,
+    forward_ns=40,
+    update_ns=0,
+)
+CONTROL, CANDIDATE = (preparation_checks(arm, 48) for arm in (Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE))
+SERVED = {"incumbent_calls": 0, "persistent_calls": 48, "persistent_hits": 48}
+
+
+@pytest.mark.parametrize(
+    ("checks", "changes", "views", "told"),
+    [
+        (CONTAINMENT, {}, None, {}),
+        (CONTAINMENT, {"loop_ns": 70, "host_ns": 70, "whole_ns": 75}, {}, {}),
+        (
+            CONTAINMENT,
+            {"segment_ns": [1, 20, 0, 0, 3, 40, 4]},
+            None,
+            {"segments-timed": "a segment of 0 ns; expected every segment but other to take time"},
+        ),
+        (
+            CONTAINMENT,
+            {"loop_ns": 69, "host_ns": 68, "whole_ns": 72},
+            {"forward_ns": 41},
+            {
+                "loop-contains-segments": "loop 69 ns; expected at least the 70 ns of its segments",
+                "host-contains-loop": "host 68 ns; expected at least the 69 ns of its loop",
+                "whole-contains-host": "whole 72 ns; expected at least the 73 ns of host and synchronise",
+                "views-within-attention": "attention 40 ns; expected at least the 41 ns of its views",
+            },
+        ),
+        (
+            CONTAINMENT,
+            {"synchronize_ns": 0},
+            None,
+            {"synchronise-timed": "synchronise of 0 ns; expected it to take time"},
+        ),
+        (CONTROL, {}, {}, {}),
+        (
+            CONTROL,
+            {},
+            None,
+            {"preparations-counted": "no view preparations are recorded; expected their counts"},
+        ),
+        (
+            CONTROL,
+            {},
+            SERVED | {"update_ns": 3},
+            {
+                "preparations-counted": "forward, update and ns of update (48, 0, 3); expected (48, 0, 0)",
+                "control-incumbent": ("incumbent, persistent, hits and builds (0, 48, 48, 0); expected (48, 0, 0, 0)"),
+            },
+        ),
+        (CANDIDATE, {}, SERVED, {}),
+        (
+            CANDIDATE,
+            {},
+            {},
+            {"candidate-persistent": ("incumbent, persistent, hits and builds (48, 0, 0, 0); expected (0, 48, 48, 0)")},
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_replay(
+    checks: Mapping[str, Check],
+    changes: dict[str, Any],
+    views: dict[str, int] | None,
+    told: dict[str, str],
+) -> None:
+    seen = None if views is None else VIEWS.model_copy(update=views)
+    reduced = reduce_profiles(profiles([sample(**changes, views=seen)]), checks)
+    assert reduced.complaints == {name: f"rank 0 sample 0: {complaint}" for name, complaint in told.items()}

@@ -12,6 +12,7 @@ import pydantic
 import pytest
 
 from pytest_laguna.analysis.endpoint import analyse_endpoint
+from pytest_laguna.analysis.endpoint.analyse import RULES
 from pytest_laguna.analysis.endpoint.case import CampaignCase, LegCase
 from pytest_laguna.analysis.endpoint.counter_rules import acceptance_possible
 from pytest_laguna.analysis.endpoint.judged import Judged, judge
@@ -26,6 +27,7 @@ from pytest_laguna.evidence.endpoint_campaign import (
     block_orders,
     planned_legs,
 )
+from pytest_laguna.evidence.leg import LegRecord
 from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.verdict import Verdict
 from tests import endpoint_legs as lab
@@ -428,35 +430,6 @@ def test_exact_rows_are_counted_of_what_is_due() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("place", [0, 1, 6])
-def test_blocks_of_which_a_leg_has_no_figures_are_not_concluded_from(place: int) -> None:
-    plan = lab.plan(repetition=REPETITION.model_copy(update={"blocks": 2}))
-    legs = lab.blocks([METADATA, METADATA])
-    assert analyse(legs, plan).repetition is not None
-    legs[place]["counters_after"]["drafts"] = None
-    analysis = analyse(legs, plan)
-    assert (analysis.repetition, analysis.promotion, len(analysis.legs)) == (None, None, 7)
-    assert {"interval-superior", "lower-start-wins"} <= {*analysis.not_asked}
-
-
-def test_what_is_promoted_is_the_lower_start_of_all_blocks() -> None:
-    plan = lab.plan(repetition=REPETITION.model_copy(update={"blocks": 2}))
-    promotion = analyse(lab.blocks([METADATA, lab.scaled(METADATA, B1=0.9, A1=0.9)]), plan).promotion
-    assert promotion is not None
-    assert promotion.value == pytest.approx(0.9 * METADATA["B1"].rates[6], rel=1e-6)
-    assert promotion.value_conventional == pytest.approx(0.99 * promotion.value, rel=1e-9)
-    assert promotion.lowest_control == pytest.approx(0.9 * METADATA["A1"].rates[6], rel=1e-6)
-
-
-def test_a_null_campaign_of_several_blocks_is_told_as_one() -> None:
-    plan = lab.plan(null=True, repetition=REPETITION.model_copy(update={"blocks": 2}))
-    analysis = analyse(lab.blocks([lab.null_starts()] * 2, null=True), plan)
-    assert analysis.label == "null campaign, 2 blocks"
-    assert {"null-finds-nothing", "null-narrow"}.isdisjoint(analysis.not_asked)
-    one = analyse(lab.legs(lab.null_starts(), null=True), lab.plan(null=True))
-    assert "null-narrow" in one.not_asked
-
-
 def test_a_broken_rule_decides_in_a_null_campaign_too() -> None:
     legs = lab.legs(lab.null_starts(), null=True)
     legs[3]["posted"] = 14
@@ -516,3 +489,103 @@ def test_the_power_is_that_of_the_measured_variation() -> None:
     assert seen.power == power(REPETITION, seen.start_stdev)
     assert 0.5 < seen.power < 1
     assert power(REPETITION.model_copy(update={"blocks": 4}), 1e-05) == 1.0
+
+
+TWO = REPETITION.model_copy(update={"blocks": 2})
+NOBODY: Any = {"ranks_captured": [], "ranks_served": [], "sockets": []}
+
+
+def bare(*starts: dict[str, lab.Start], null: bool = False) -> list[LegRecord]:
+    """Legs that have figures and little else: their first two rows, and no rank that says anything."""
+    legs = [leg | NOBODY | {"rows": leg["rows"][:2]} for leg in lab.blocks(starts, null=null)]
+    return lab.records(legs)
+
+
+BLOCKS = bare(METADATA, lab.scaled(METADATA, A1=1.01, B2=0.98))
+
+
+def of_bare(legs: Sequence[LegRecord], **planned: Any) -> EndpointAnalysis:
+    return analyse_endpoint(lab.plan(**planned), legs, teacher=None, campaign=lab.CAMPAIGN)
+
+
+def test_blocks_are_concluded_from_and_promoted_by_their_lowest_start() -> None:
+    analysis = of_bare(BLOCKS, repetition=TWO)
+    figures = {(leg.block, leg.leg): leg for leg in analysis.legs}
+    assert [(number, name) for number in (1, 2) for name in ("A1", "A2", "B1", "B2")] == [*figures]
+    assert analysis.repetition is not None
+    assert analysis.repetition == conclude(
+        TWO,
+        block_orders(lab.CAMPAIGN, 2),
+        [{name: figures[number, name].headline for name in ABBA} for number in (1, 2)],
+    )
+    assert analysis.promotion is not None
+    assert (
+        analysis.promotion.value
+        == figures[2, "B2"].headline
+        == min(leg.headline for leg in analysis.legs if "B" in leg.leg)
+    )
+    assert analysis.promotion.value_conventional == figures[2, "B2"].headline_conventional
+    assert analysis.promotion.lowest_control == figures[1, "A1"].headline
+    assert {"interval-superior", "lower-start-wins", "above-record", "above-practical-floor"}.isdisjoint(
+        analysis.not_asked
+    )
+    assert {"null-finds-nothing", "null-narrow"} <= {*analysis.not_asked}
+    of_interval = next(finding for finding in analysis.findings if finding.rule == "interval-superior")
+    assert (of_interval.where, of_interval.verdict) == ("campaign", Verdict.STOP)
+    assert of_interval.reason.startswith("inconclusive: the sample could never reach the frozen level: -")
+
+
+@pytest.mark.parametrize("place", range(8))
+def test_where_a_leg_is_missing_nothing_is_concluded_or_promoted(place: int) -> None:
+    analysis = of_bare([*BLOCKS[:place], *BLOCKS[place + 1 :]], repetition=TWO)
+    assert (analysis.repetition, analysis.promotion, len(analysis.legs)) == (None, None, 7)
+
+
+@pytest.mark.parametrize(
+    ("planned", "label"),
+    [
+        ({}, "single block"),
+        ({"repetition": TWO}, "2 blocks"),
+        ({"null": True}, "null campaign, single block"),
+        ({"null": True, "repetition": TWO}, "null campaign, 2 blocks"),
+    ],
+)
+def test_an_analysis_says_of_what_kind_its_campaign_is(planned: dict[str, Any], label: str) -> None:
+    assert of_bare([], **planned).label == label
+
+
+@pytest.mark.parametrize(
+    ("planned", "legs", "asked"),
+    [
+        ({}, 4, set()),
+        ({"null": True}, 4, {"null-finds-nothing"}),
+        ({"null": True, "repetition": TWO}, 7, {"null-finds-nothing"}),
+        ({"null": True, "repetition": TWO}, 8, {"null-finds-nothing", "null-narrow", "interval-superior"}),
+        ({"repetition": TWO}, 8, {"interval-superior"}),
+    ],
+)
+def test_what_is_asked_of_blocks_and_of_controls_alone(planned: dict[str, Any], legs: int, asked: set[str]) -> None:
+    analysis = of_bare(BLOCKS[:legs], **planned)
+    told = {finding.rule: finding.where for finding in analysis.findings}
+    assert told.keys() & {"null-finds-nothing", "null-narrow", "interval-superior"} == asked
+    assert {told[rule] for rule in asked} <= {"campaign", "everywhere"}
+    assert analysis.not_asked == sorted(RULES - told.keys())
+
+
+@pytest.mark.parametrize(
+    ("count", "decides", "disposition", "stops"),
+    [
+        (1, "exactness+timing", Disposition.INCOMPLETE, None),
+        (2, "exactness+timing", Disposition.PHASE_1_FAILED, True),
+        (4, "exactness+timing", Disposition.PHASE_1_FAILED, True),
+        (4, "exactness", Disposition.PHASE_1_FAILED, False),
+    ],
+)
+def test_phase_1_is_of_two_legs(count: int, decides: str, disposition: Disposition, stops: bool | None) -> None:
+    """Legs of two rows break enough rules for phase 1 to fail."""
+    analysis = of_bare(BLOCKS[:count], decides=decides)
+    assert analysis.disposition is disposition
+    assert (analysis.phase_1 and analysis.phase_1.stops) is stops
+    if analysis.phase_1 is not None:
+        assert not analysis.phase_1.passed
+        assert not any("A2" in reason or "B2" in reason for reason in analysis.phase_1.reasons)

@@ -95,7 +95,7 @@ $(PACKAGES): requirements/cpu.txt requirements/dev.txt
 	|| { echo 'requirements/cpu.txt: pip did not install it: its head says where torch is to be had' >&2; exit 1; }
 	@touch $@
 
-$(PROJECT): $(PACKAGES) pyproject.toml setup.py src/laguna_kv/_contract.c pytest_laguna/engine/_view_clock.c
+$(PROJECT): $(PACKAGES) pyproject.toml setup.py src/laguna_kv/_contract.c pytest_laguna/engine/_replay_clock.c
 	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e .
 	@touch $@
 

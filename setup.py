@@ -6,7 +6,7 @@ from tvm_ffi.libinfo import find_dlpack_include_path
 
 SOURCES = {
     "laguna_kv._contract": "src/laguna_kv/_contract.c",
-    "pytest_laguna.engine._view_clock": "pytest_laguna/engine/_view_clock.c",
+    "pytest_laguna.engine._replay_clock": "pytest_laguna/engine/_replay_clock.c",
 }
 
 setup(

@@ -9,10 +9,11 @@ that a drift of the host and the growing context meet all of them alike:
 * ``seam``: with the timing seam of the view preparations, which both graph arms of the diagnostic share.
 * ``profile``: with the whole profile: the seam, a clock reading after each segment, the synchronise, the sample.
 
-All three are timed by the same clock around the whole replay and the wait for the device after it. A ratio is the
-median over rounds of one way over ``stock`` of the same round. ``ratio_on_off`` is the larger of both arms' for the
-profile, and ``ratio_seam_stock`` for the seam. ``clock_ns`` is what one reading of the clock takes: the profile reads
-it once a segment and two to four times a view preparation. Needs the lane's extra and a checkout.
+All three are timed by the same clock around the whole replay and one wait for the device after it, which the profile
+makes itself. A ratio is the median over rounds of one way over ``stock`` of the same round. ``ratio_on_off`` is the
+larger of both arms' for the profile, and ``ratio_seam_stock`` for the seam. ``clock_ns`` is what one reading of the
+clock takes from Python; the profile reads it in C, once a segment and two to four times a view preparation. Needs the
+lane's extra and a checkout.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class Measurement:
         """One replay, in the way that is due."""
         way = self.rounds.due()
         with self.way(way) as run_replay:
-            return self.rounds.timed(way, lambda: run_replay(replay))
+            return self.rounds.timed(way, lambda: run_replay(replay), waits=way == "profile")
 
     @contextlib.contextmanager
     def way(self, way: str) -> Iterator[Callable[[Replay], Any]]:

@@ -117,12 +117,19 @@ class Rounds:
         """The way of the next replay."""
         return next(self._order)
 
-    def timed(self, way: str, replay: Replay) -> Any:
-        """Run one replay in the way that was due, and take its time with the wait for the device after it."""
+    def timed(self, way: str, replay: Replay, *, waits: bool = False) -> Any:
+        """Run one replay in the way that was due, and take its time with the wait for the device after it.
+
+        Args:
+            way: that was due.
+            replay: runs it.
+            waits: it waits for the device itself.
+        """
         self._synchronize()
         begin = time.perf_counter_ns()
         returned = replay()
-        self._synchronize()
+        if not waits:
+            self._synchronize()
         self.taken.append((way, time.perf_counter_ns() - begin))
         return returned
 

@@ -16,6 +16,8 @@ from pytest_laguna.evidence import files
 from pytest_laguna.evidence.replay_profile import ReplayProfile, ReplaySample, SegmentKind, ViewPreparation
 
 from .profile_directory import ProfileDirectory, ProfileError
+from .replay_clock import run_segments
+from .view_preparation import TimingSeam, ViewCounts
 
 Replay = Callable[[], object]
 
@@ -35,22 +37,6 @@ class Batch(Protocol):
         """Its parts are run by these."""
 
 
-class Seam(Protocol):
-    """What times the view preparations; ``view_preparation.TimingSeam``."""
-
-    def install(self) -> None:
-        """Stand in."""
-
-    def remove(self) -> None:
-        """Be gone."""
-
-    def start(self) -> None:
-        """Begin with nothing counted."""
-
-    def stop(self) -> ViewPreparation:
-        """What there was since."""
-
-
 class ReplayProfiler:
     """Takes a rank's samples from the first replays after ``start``.
 
@@ -64,7 +50,7 @@ class ReplayProfiler:
         self,
         batch: Batch,
         kinds: Sequence[SegmentKind],
-        seam: Seam,
+        seam: TimingSeam,
         directory: ProfileDirectory,
         place: tuple[int, int],
         samples: int,
@@ -80,7 +66,7 @@ class ReplayProfiler:
             samples: how many.
         """
         self._batch = batch
-        self._segments = list(batch.segments)
+        self._segments = tuple(batch.segments)
         self._kinds = list(kinds)
         self._seam = seam
         self._directory = directory
@@ -141,13 +127,7 @@ class ReplayProfiler:
 
     def loop(self) -> None:
         """The loop of vLLM's replay, with a clock reading after each segment: one ends where the next begins."""
-        now = time.perf_counter_ns
-        stamps = [now()]
-        add = stamps.append
-        for segment in self._segments:
-            segment()
-            add(now())
-        self._stamps = stamps
+        self._stamps = run_segments(self._segments)
 
     def wait_for_offloader(self, wait: Replay) -> None:
         """The wait for offloaded weights, timed."""
@@ -164,7 +144,7 @@ class ReplayProfiler:
         if not all(same):
             self._refuse("the segments that were captured", f"another segment {same.index(False)}")
 
-    def _take(self, begin: int, submitted: int, done: int, views: ViewPreparation) -> None:
+    def _take(self, begin: int, submitted: int, done: int, views: ViewCounts) -> None:
         if len(self._stamps) != len(self._kinds) + 1:
             seen = f"{max(0, len(self._stamps) - 1)} timed"
             self._refuse(f"vLLM's replay to run {len(self._kinds)} segments", seen)
@@ -197,7 +177,7 @@ class _Taken(NamedTuple):
     done: int
     stamps: list[int]
     offloader_ns: int | None
-    views: ViewPreparation
+    views: ViewCounts
 
     def sample(self) -> ReplaySample:
         return ReplaySample(
@@ -211,7 +191,7 @@ class _Taken(NamedTuple):
             host_ns=self.submitted - self.begin,
             synchronize_ns=self.done - self.submitted,
             whole_ns=self.done - self.begin,
-            views=self.views,
+            views=ViewPreparation(**self.views._asdict()),
         )
 
 

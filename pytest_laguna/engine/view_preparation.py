@@ -5,26 +5,32 @@ It stands in ``FlashAttentionImpl``, below the candidate's class, and in each la
 is timed where vLLM makes it: from the moment that its method asks the cache it was handed (the tensor in the control,
 the candidate's seam in the candidate) for the first part of its view expression, until it has the views, in the forward
 after both were canonicalised. Nothing is evaluated twice. The candidate's contract is timed where it is asked, and
-counted with it. The clock is ``_view_clock``'s, in C, because in Python it costs more than what it times.
+counted with it. The clock is read in C: in Python that costs more than what it times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from pytest_laguna.evidence.replay_profile import ViewPreparation
-
 from .profile_directory import ProfileError
+from .replay_clock import CANONICAL, CONTRACT_FORWARD, CONTRACT_UPDATE, FORWARD, UPDATE, Timed, ViewClock
 
-try:
-    from ._view_clock import CANONICAL, CONTRACT_FORWARD, CONTRACT_UPDATE, FORWARD, UPDATE, Timed, ViewClock
-except ImportError as error:
-    message = f"pytest_laguna.engine._view_clock: expected it compiled ({error}); install with a C compiler"
-    raise ImportError(message) from error
+
+class ViewCounts(NamedTuple):
+    """Calls and nanoseconds of one replay; ``evidence.replay_profile.ViewPreparation`` before it is written."""
+
+    forward_calls: int
+    forward_ns: int
+    update_calls: int
+    update_ns: int
+    incumbent_calls: int
+    persistent_calls: int
+    persistent_hits: int
+    persistent_builds: int
 
 
 class TimingSeam:
@@ -80,20 +86,12 @@ class TimingSeam:
         self._before = self._counted()
         self._clock.start()
 
-    def stop(self) -> ViewPreparation:
+    def stop(self) -> ViewCounts:
         """What there was since ``start``."""
-        forward_calls, forward_ns, update_calls, update_ns, incumbent, persistent = self._clock.stop()
-        hits, builds = (now - before for now, before in zip(self._counted(), self._before, strict=True))
-        return ViewPreparation(
-            forward_calls=forward_calls,
-            forward_ns=forward_ns,
-            update_calls=update_calls,
-            update_ns=update_ns,
-            incumbent_calls=incumbent,
-            persistent_calls=persistent,
-            persistent_hits=hits,
-            persistent_builds=builds,
-        )
+        timed = self._clock.stop()
+        hits, builds = self._counted()
+        hits_before, builds_before = self._before
+        return ViewCounts(*timed, hits - hits_before, builds - builds_before)
 
     def _counted(self) -> tuple[int, int]:
         """The hits of the contracts that are timed, and all builds, up to now: the candidate's own counters."""

@@ -19,8 +19,8 @@ from laguna_kv.contract import load_validator, python_contract
 from laguna_kv.errors import ContractError
 from laguna_kv.settings import Validator
 from laguna_kv.state import ViewState
-from pytest_laguna.engine._view_clock import UPDATE, Timed, ViewClock
 from pytest_laguna.engine.profile_directory import ProfileError
+from pytest_laguna.engine.replay_clock import UPDATE, Timed, ViewClock, run_segments
 from pytest_laguna.engine.view_preparation import TimingSeam
 
 HEAD_SIZE = 16
@@ -192,7 +192,7 @@ def test_what_comes_between_is_neither_timed_nor_counted(seam: Callable[..., Tim
     timing.start()
     second = timing.stop()
     assert (first.forward_calls, first.persistent_calls, first.persistent_hits) == (1, 1, 1)
-    assert all(value == 0 for value in second.model_dump().values())
+    assert not any(second)
 
 
 def test_a_state_that_was_built_meanwhile_is_a_build_and_no_timed_call(
@@ -403,3 +403,27 @@ def test_nothing_is_kept_alive() -> None:
     del layer, Layer
     gc.collect()
     assert gone() is None
+
+
+def test_segments_are_run_in_order_with_a_reading_after_each() -> None:
+    ran: list[int] = []
+    before = time.perf_counter_ns()
+    stamps = run_segments((lambda: ran.append(1), lambda: time.sleep(0.002), lambda: ran.append(2)))
+    assert ran == [1, 2]
+    assert before <= stamps[0] <= stamps[1] <= stamps[2] - 2_000_000 < stamps[3] <= time.perf_counter_ns()
+    assert len(run_segments(())) == 1
+
+
+def test_a_segment_that_fails_ends_the_run() -> None:
+    ran: list[int] = []
+
+    def fail() -> None:
+        raise ValueError("no kernel")
+
+    with pytest.raises(ValueError, match="no kernel"):
+        run_segments((lambda: ran.append(1), fail, lambda: ran.append(2)))
+    assert ran == [1]
+    with pytest.raises(TypeError, match="expected a tuple of callables"):
+        run_segments([fail])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not callable"):
+        run_segments((1,))  # type: ignore[arg-type]

@@ -8,6 +8,8 @@ CANONICAL: int
 CONTRACT_FORWARD: int
 CONTRACT_UPDATE: int
 
+def run_segments(segments: tuple[Callable[[], object], ...], /) -> list[int]: ...
+
 @final
 class ViewClock:
     def __init__(self, tensor: type[Any]) -> None: ...

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The clock of the timing seam: reads the time where vLLM's attention evaluates its view expression, and nowhere else.
+ * The clock of the replay profile: read after each segment of a replay, and where vLLM's attention evaluates its view
+ * expression. In Python each reading, and each frame that stands around one, costs what a replay's host time shows.
  *
  * While a timed method runs, the ViewClock stands in for its cache argument. vLLM's method asks it for
  * cache.transpose(1, 2).split(...) and then applies its canonicalisation to both views; each of these is handed to what
- * it belongs to, the cache tensor or the candidate's seam, so the expression is evaluated once, in its place. In Python
- * this costs several microseconds a layer, in C a fraction of one.
+ * it belongs to, the cache tensor or the candidate's seam, so the expression is evaluated once, in its place.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -188,7 +188,7 @@ static PyType_Slot clock_slots[] = {
 };
 
 static PyType_Spec clock_spec = {
-    .name = "pytest_laguna.engine._view_clock.ViewClock",
+    .name = "pytest_laguna.engine._replay_clock.ViewClock",
     .basicsize = sizeof(ViewClock),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = clock_slots,
@@ -353,12 +353,51 @@ static PyType_Slot timed_slots[] = {
 };
 
 static PyType_Spec timed_spec = {
-    .name = "pytest_laguna.engine._view_clock.Timed",
+    .name = "pytest_laguna.engine._replay_clock.Timed",
     .basicsize = sizeof(Timed),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_VECTORCALL
              | Py_TPFLAGS_METHOD_DESCRIPTOR,
     .slots = timed_slots,
 };
+
+/* ---- Segments ----------------------------------------------------------------------------------------------- */
+
+/* Call each segment, and read the clock after it: one ends where the next begins. The list is made after the last. */
+static PyObject *
+run_segments(PyObject *Py_UNUSED(module), PyObject *segments)
+{
+    if (!PyTuple_CheckExact(segments)) {
+        PyErr_SetString(PyExc_TypeError, "run_segments: expected a tuple of callables");
+        return NULL;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(segments);
+    long long *readings = PyMem_New(long long, (size_t)count + 1);
+    if (readings == NULL) {
+        return PyErr_NoMemory();
+    }
+    PyObject *stamps = NULL;
+    readings[0] = now_ns();
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *returned = PyObject_CallNoArgs(PyTuple_GET_ITEM(segments, i));
+        if (returned == NULL) {
+            goto done;
+        }
+        Py_DECREF(returned);
+        readings[i + 1] = now_ns();
+    }
+    stamps = PyList_New(count + 1);
+    for (Py_ssize_t i = 0; stamps != NULL && i <= count; i++) {
+        PyObject *stamp = PyLong_FromLongLong(readings[i]);
+        if (stamp == NULL) {
+            Py_CLEAR(stamps);
+        } else {
+            PyList_SET_ITEM(stamps, i, stamp);
+        }
+    }
+done:
+    PyMem_Free(readings);
+    return stamps;
+}
 
 /* ---- Module ------------------------------------------------------------------------------------------------- */
 
@@ -405,6 +444,12 @@ module_free(void *module)
     (void)module_clear(module);
 }
 
+static PyMethodDef module_methods[] = {
+    {"run_segments", run_segments, METH_O,
+     PyDoc_STR("Call each of a tuple of callables; the clock before the first and after each, in nanoseconds.")},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
     {0, NULL},
@@ -412,16 +457,17 @@ static PyModuleDef_Slot module_slots[] = {
 
 static struct PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "pytest_laguna.engine._view_clock",
-    .m_doc = PyDoc_STR("The clock of the timing seam."),
+    .m_name = "pytest_laguna.engine._replay_clock",
+    .m_doc = PyDoc_STR("The clock of the replay profile."),
     .m_size = sizeof(ModuleState),
+    .m_methods = module_methods,
     .m_slots = module_slots,
     .m_clear = module_clear,
     .m_free = module_free,
 };
 
 PyMODINIT_FUNC
-PyInit__view_clock(void)
+PyInit__replay_clock(void)
 {
     return PyModuleDef_Init(&module_definition);
 }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from tests.mutants.test_diagnostic_rules import (
     acceptance,
     changed,
     of_request,
+    one_more_packet,
 )
 from tests.unit.analysis.test_null_diagnostic import null_tree
 from tests.unit.engine import support
@@ -212,6 +214,103 @@ OTHER_BATCH = both(
     at(CANDIDATE_PROFILE[1], "descriptor", "16 tokens"), at(CANDIDATE, "ranks|1|graphs|0|descriptor", "16 tokens")
 )
 
+
+def two_more_packets(tree: root.Tree) -> None:
+    one_more_packet(tree)
+    for name in [name for name in tree if name.startswith("packets/2/")]:
+        tree[name.replace("/2/", "/3/")] = json.loads(json.dumps(tree[name]))
+
+
+def packet_died(tree: root.Tree) -> None:
+    del tree["packets/1/record.json"]
+    tree["packets/1/failure.json"] = {"reason": "no kernel"}
+    tree["packets/1/process.json"]["wait_status"] = 256
+
+
+def look(seen: tuple[str, list[str]], due: tuple[str, list[str]]) -> str:
+    """Of a look at other cards or in another phase than was due."""
+    told, expected = ((phase, "cpu", cards) for phase, cards in (seen, due))
+    return f"phase, lane and cards of the look {told}; expected {expected}"
+
+
+BEFORE, AFTER, FIRST = ("before", root.CARDS), ("after", root.CARDS), ("after", root.CARDS[:1])
+PACKET = "packets/1/record.json"
+SURROUNDINGS: list[tuple[str, str, str, Change]] = [
+    ("parity-packets/one-a-card", "VOID", "packets/2: expected packets of 2 cards", two_more_packets),
+    (
+        "parity-packets/packets-ended-clean",
+        "VOID",
+        "packets/1: ended-by-itself: exited, exit code 1 after 90.0 s; packets/1: no record: no kernel",
+        packet_died,
+    ),
+    (
+        "parity-packets/packets-as-asked",
+        "VOID",
+        "packets/1: the record is of rank 1, the request of rank 1; expected one request for its card",
+        at("packets/1/request.json", "target", "/other"),
+    ),
+    (
+        "parity-packets/packets-same-engine",
+        "VOID",
+        "packets/1: more 1; expected None of the arms",
+        at(PACKET, "versions|more", "1"),
+    ),
+    (
+        "parity-packets/packets-same-engine",
+        "VOID",
+        ("packets/1: models ('/other', '/models/draft'); expected ('/models/target', '/models/draft') of the arms"),
+        both(at("packets/1/request.json", "target", "/other"), at(PACKET, "request|target", "/other")),
+    ),
+    (
+        "parity-packets/packets-own-processes",
+        "VOID",
+        ("packets/1: process 4001, started at tick 300001, is also that of graph-control rank 1; expected a fresh one"),
+        at(PACKET, "process", root.good()[CONTROL]["ranks"][1]["process"]),
+    ),
+    (
+        "parity-packets/packets-own-processes",
+        "VOID",
+        "packets/1: process 3000, started at tick 50000, is also that of packets/0; expected a fresh one",
+        at(PACKET, "process", {"pid": 3000, "start_ticks": 50_000}),
+    ),
+    (
+        "parity-packets/card-of-lease",
+        "VOID",
+        "card 0: computed on x; the lease's is cpu-slot-0",
+        both(*(at(f"packets/{position}/record.json", "platform|card", "x") for position in (0, 1))),
+    ),
+    (
+        "cards-idle/one-lease",
+        "VOID",
+        "arms/graph-control: LAGUNA_LEASE is 'x'; expected that of the looks",
+        at(CONTROL, "environment|LAGUNA_LEASE", "x"),
+    ),
+    (
+        "cards-idle/before-first",
+        "VOID",
+        f"idle-before.json: {look(AFTER, BEFORE)}",
+        at("idle-before.json", "phase", "after"),
+    ),
+    (
+        "cards-idle/after-packets",
+        "VOID",
+        f"packets/0: {look(AFTER, FIRST)}",
+        put("packets/0/idle.json", root.idle("after", root.CARDS, 1)),
+    ),
+    (
+        "cards-idle/after-arms",
+        "VOID",
+        f"q1: {look(BEFORE, AFTER)}",
+        put("arms/q1/idle.json", root.idle("before", root.CARDS, 3)),
+    ),
+    (
+        "cards-idle/after-last",
+        "VOID",
+        f"idle-after.json: {look(BEFORE, AFTER)}",
+        at("idle-after.json", "phase", "before"),
+    ),
+]
+
 IN_FULL: list[tuple[str, str, str, Change]] = [
     ("arms-fresh/ended-clean", "NOT_PROVEN", "arms/q1/record.json: there is none", without("arms/q1/")),
     ("parity-packets/packets-ended-clean", "NOT_PROVEN", "packets/1: there is none", without("packets/1/")),
@@ -388,7 +487,10 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "verdict", "reason", "change"), IN_FULL, ids=range(len(IN_FULL)))
+TOLD = [*SURROUNDINGS, *IN_FULL]
+
+
+@pytest.mark.parametrize(("rule", "verdict", "reason", "change"), TOLD, ids=range(len(TOLD)))
 def test_what_is_told_in_full(rule: str, verdict: str, reason: str, change: Change, tmp_path: Path) -> None:
     tree = root.good()
     change(tree)

@@ -432,6 +432,12 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
         one_rank,
     ),
     (
+        "replay-samples/files-as-reported",
+        "VOID",
+        f"graph-candidate: rank1.json has digest {PROFILE_DIGEST}; its rank wrote {OTHER}",
+        at(CANDIDATE, "ranks|1|profile|sha256", OTHER),
+    ),
+    (
         "replay-samples/captured-batch",
         "VOID",
         f"graph-candidate rank 1: replayed {root.DESCRIPTOR!r}; expected the captured []",

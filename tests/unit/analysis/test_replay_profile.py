@@ -153,6 +153,7 @@ SERVED = {"incumbent_calls": 0, "persistent_calls": 48, "persistent_hits": 48}
     ("checks", "changes", "views", "told"),
     [
         (CONTAINMENT, {}, None, {}),
+        (CONTAINMENT, {"synchronize_ns": 1}, None, {}),
         (CONTAINMENT, {"loop_ns": 70, "host_ns": 70, "whole_ns": 75}, {}, {}),
         (
             CONTAINMENT,

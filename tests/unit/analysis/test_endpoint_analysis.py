@@ -13,6 +13,7 @@ import pytest
 
 from pytest_laguna.analysis.endpoint import analyse_endpoint
 from pytest_laguna.analysis.endpoint.analyse import RULES
+from pytest_laguna.analysis.endpoint.campaign_rules import CAMPAIGN_RULES, due_legs
 from pytest_laguna.analysis.endpoint.case import CampaignCase, LegCase
 from pytest_laguna.analysis.endpoint.counter_rules import acceptance_possible
 from pytest_laguna.analysis.endpoint.judged import Judged, judge
@@ -589,3 +590,19 @@ def test_phase_1_is_of_two_legs(count: int, decides: str, disposition: Dispositi
     if analysis.phase_1 is not None:
         assert not analysis.phase_1.passed
         assert not any("A2" in reason or "B2" in reason for reason in analysis.phase_1.reasons)
+
+
+def test_later_legs_are_compared_with_the_first_of_them() -> None:
+    other = BLOCKS[0].rows[1].model_copy(update={"prompt_id": "other"})
+    first = BLOCKS[0].model_copy(update={"rows": [BLOCKS[0].rows[0], other]})
+    assert of_bare([first, *BLOCKS[1:4]]).exactness.cross_leg == 3
+    assert of_bare(BLOCKS[:4]).exactness.cross_leg == 6
+
+
+def test_the_legs_of_several_blocks_follow_from_the_campaigns_digest() -> None:
+    mine, other = (CampaignCase(lab.plan(repetition=TWO), None, one, tuple(BLOCKS)) for one in (lab.CAMPAIGN, "0" * 64))
+    assert CAMPAIGN_RULES["legs-as-planned"](mine) is None
+    assert due_legs(mine, None) == [(leg.request.block, leg.request.leg) for leg in BLOCKS]
+    found = "leg 1 is block 1 A1, number 1; expected block 1 B1"
+    assert CAMPAIGN_RULES["legs-as-planned"](other) == (Verdict.FAIL, found)
+    assert due_legs(other, None)[:2] == [(1, "B1"), (1, "A1")]

@@ -75,6 +75,7 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
         "2026-07-01T01:00:00.000000+00:00")),
     ("legs-in-order", put(B2, "started", "2026-07-01T02:29:59.999999+00:00"), V,
         "block 1 B2 started before block 1 B1 had ended; expected one at a time"),
+    ("legs-in-order", put(A1, "ended", "2026-07-01T01:00:00.000001+00:00"), None, ""),
     ("legs-in-order", put(B2, "started", "2026-07-01T02:30:00.000000+00:00"), None, ""),
     ("servers-fresh", each(put(A2, "server|pid", 1001), put(A2, "server|start_ticks", 5001)), V,
         "block 1 A1 and block 1 A2 share the server process; expected fresh ones"),

@@ -285,6 +285,43 @@ SURROUNDINGS: list[tuple[str, str, str, Change]] = [
         "arms/graph-control: LAGUNA_LEASE is 'x'; expected that of the looks",
         at(CONTROL, "environment|LAGUNA_LEASE", "x"),
     ),
+    *(
+        (
+            "cards-idle/looks-in-order",
+            "VOID",
+            (
+                f"{later} is of 2026-07-26T{after}.000000+00:00; expected it after {earlier}, which is of"
+                f" 2026-07-26T{before}.000000+00:00"
+            ),
+            put(name, look_again),
+        )
+        for name, look_again, later, after, earlier, before in (
+            (
+                "idle-before.json",
+                root.idle("before", root.CARDS, 40),
+                "packets/0/host.json, before",
+                "21:01:10",
+                "idle-before.json, look 1",
+                "21:40:46",
+            ),
+            (
+                "idle-after.json",
+                root.idle("after", root.CARDS, 0),
+                "idle-after.json, look 0",
+                "21:00:45",
+                "arms/graph-candidate/idle.json, look 1",
+                "21:07:46",
+            ),
+            (
+                "arms/q1/host.json",
+                root.host(30),
+                "arms/q1/idle.json, look 0",
+                "21:04:45",
+                "arms/q1/host.json, after",
+                "21:30:40",
+            ),
+        )
+    ),
     (
         "cards-idle/before-first",
         "VOID",

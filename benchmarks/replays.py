@@ -100,22 +100,26 @@ class Rounds:
         taken: way and nanoseconds of each replay.
     """
 
-    def __init__(self, ways: Sequence[str], synchronize: Callable[[], None]) -> None:
+    def __init__(self, ways: Sequence[str], synchronize: Callable[[], None], settling: int = 0) -> None:
         """Begin with the first way.
 
         Args:
             ways: of running a replay.
             synchronize: waits for the device.
+            settling: how many replays go before each that counts, in its way.
         """
         turned = [[*ways[first:], *ways[:first]] for first in range(len(ways))]
-        self._order = itertools.cycle(itertools.chain.from_iterable(turned))
+        self._order = itertools.cycle(
+            (way, number == settling) for way in itertools.chain.from_iterable(turned) for number in range(settling + 1)
+        )
         self._ways = len(ways)
         self._synchronize = synchronize
         self.taken: list[tuple[str, int]] = []
 
     def due(self) -> str:
         """The way of the next replay."""
-        return next(self._order)
+        way, self._counts = next(self._order)
+        return way
 
     def timed(self, way: str, replay: Replay, *, waits: bool = False) -> Any:
         """Run one replay in the way that was due, and take its time with the wait for the device after it.
@@ -130,7 +134,9 @@ class Rounds:
         returned = replay()
         if not waits:
             self._synchronize()
-        self.taken.append((way, time.perf_counter_ns() - begin))
+        elapsed = time.perf_counter_ns() - begin
+        if self._counts:
+            self.taken.append((way, elapsed))
         return returned
 
     def whole(self) -> list[dict[str, int]]:

@@ -117,6 +117,9 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
         ("block 1 A2 against block 1 A1: row 4 is number 5, prompt 'arithmetic-reasoning'; expected 4, "
         "'arithmetic-reasoning' and its text")),
     ("cross-leg-exact", put(A1, "rows|7|usage|cached_tokens", 1), None, ""),
+    ("cross-leg-exact", put(A1, "rows|7|prompt_id", "x"), F,
+        (f"block 1 B1 against block 1 A1: row 7 is number 7, prompt {MADE[B1]['rows'][7]['prompt_id']!r}; "
+        "expected 7, 'x' and its text")),
     ("cross-leg-exact", keep(0), None, ""),
     ("cross-leg-exact", lambda legs: legs[A2]["rows"].pop(), F,
         "block 1 A2 against block 1 A1: row 12 is missing"),

@@ -186,6 +186,7 @@ BOUNDS: list[tuple[str, str | None, Change]] = [
     ("drafts-bounded/cycles-account", None, acceptance(EAGER, 35, [35] * 6 + [33])),
     ("drafts-bounded/cycles-account", "VOID", acceptance(EAGER, 35, [35] * 6 + [34])),
     ("drafts-bounded/accepted-enough", None, acceptance(EAGER, 136, [136, 1, 0, 0, 0, 0, 0])),
+    ("drafts-bounded/rate-bounded", None, at("plan.json", "acceptance_rate_difference", 0.0)),
     ("replay-samples/within-generation", None, within_replays(0)),
     ("replay-samples/within-generation", "VOID", within_replays(-1)),
     ("cards-idle/looks-in-order", "VOID", looked_later(0)),

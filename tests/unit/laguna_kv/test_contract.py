@@ -217,6 +217,17 @@ def test_a_replaced_view_is_refused_even_if_it_is_equal(build: Build, path: str,
         getattr(contract, method)(cache)
 
 
+def test_the_same_aliases_in_another_tuple_are_the_same(build: Build) -> None:
+    """The native contract knows where the tuples lay, and must not need them to lie there still."""
+    cache = make_cache(kv_heads=1)
+    contract = build(cache)
+    for seam in (contract.raw, contract.canonical):
+        key, value = seam.views
+        seam.views = (key, value)
+    assert contract.forward(cache) is contract.canonical
+    assert contract.update(cache) is contract.raw
+
+
 class Liar:
     """Holds the aliases that were built, and hands out others."""
 

@@ -291,7 +291,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
     ("captures-proven", "fewer", put(B1, "ranks_served|0|graphs|0|graphs", 145), F, "[(145, 145)]; expected [(146"),
     ("captures-proven", "order", put(B1, "ranks_served|0|graphs|0|order_sha256", "0" * 64), F, "segment orders ['000"),
     ("captures-proven", "rank", put(A2, "ranks_captured|3|rank", 2), N, "ranks [0, 1, 2, 2] are recorded"),
-    ("captures-proven", "moment", put(A2, "ranks_captured|0|moment", "served"), N, "captured: ranks"),
+    ("captures-proven", "moment", put(A2, "ranks_captured|0|moment", "served"), N, "captured: rank 0 (s"),
     ("captures-proven", "told", told("tensor_parallel_size", 1), V, "told tensor_parallel_size 1; expected 4"),
     (
         "draft-captured",

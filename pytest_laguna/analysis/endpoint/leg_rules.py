@@ -104,8 +104,11 @@ def captures_proven(case: LegCase) -> Finding | None:
     orders = set()
     for moment, states in (("captured", case.leg.ranks_captured), ("served", case.leg.ranks_served)):
         ranks = [state.rank for state in states]
-        if ranks != list(range(topology.ranks)) or {state.moment for state in states} != {moment}:
+        if ranks != list(range(topology.ranks)):
             return Verdict.NOT_PROVEN, f"{moment}: ranks {ranks} are recorded; expected each of {topology.ranks} once"
+        others = [_state(state) for state in states if state.moment != moment]
+        if others:
+            return Verdict.NOT_PROVEN, f"{moment}: {others[0]} is recorded; expected what each rank said at that moment"
         for state in states:
             targets = [graph for graph in state.graphs if graph.model == "target"]
             seen = [(graph.graphs, graph.breaks) for graph in targets]

@@ -193,7 +193,7 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
     ("captures-proven", lambda leg: leg["ranks_served"].pop(), N,
         "served: ranks [0, 1, 2] are recorded; expected each of 4 once"),
     ("captures-proven", put("ranks_served|1|moment", "captured"), N,
-        "served: ranks [0, 1, 2, 3] are recorded; expected each of 4 once"),
+        "served: rank 1 (captured) is recorded; expected what each rank said at that moment"),
     ("captures-proven", put("ranks_captured|2|graphs|0|breaks", 144), F,
         "rank 2 (captured): graphs and breaks [(146, 144)]; expected [(146, 145)]"),
     ("captures-proven", put("ranks_served|3|graphs|0|model", "draft"), F,

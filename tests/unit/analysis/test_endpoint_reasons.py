@@ -382,12 +382,14 @@ def test_a_control_has_no_views(counted: dict[str, int], verdict: Verdict, reaso
 
 
 def test_decode_time_is_possible_up_to_its_bounds() -> None:
-    rows = MADE["B1"]["rows"]
-    span = sum(row["arrival_ns"][-1] - row["arrival_ns"][0] for row in rows) / 1e9
-    shortest, longest = span - (0.1 * span + 0.05 * 13), sum(row["done_ns"] for row in rows) / 1e9
-    for bound, beyond in ((shortest, 0.0), (longest, math.inf)):
-        assert said("decode-time-possible", after(decode_seconds=bound)) is None
-        assert said("decode-time-possible", after(decode_seconds=math.nextafter(bound, beyond))) is not None
+    [leg] = lab.records([MADE["B1"]])
+    span = sum(row.arrival_ns[-1] - row.arrival_ns[0] for row in leg.rows) / 1e9
+    shortest, longest = span - (0.1 * span + 0.05 * 13), sum(row.done_ns for row in leg.rows) / 1e9
+    beyond = (math.nextafter(shortest, 0.0), math.nextafter(longest, math.inf))
+    for seconds, possible in ((shortest, True), (longest, True), (beyond[0], False), (beyond[1], False)):
+        counters = leg.counters_after.model_copy(update={"decode_seconds": seconds})
+        case = LegCase(lab.plan(), lab.TEACHER, leg.model_copy(update={"counters_after": counters}))
+        assert (LEG_RULES["decode-time-possible"](case) is None) is possible
 
 
 @pytest.mark.parametrize("leg", MADE)

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.analysis.arms import attention_equal
+from pytest_laguna.analysis.diagnostic import clause_verdict, exercised
 from pytest_laguna.analysis.diagnostic_case import Case
 from pytest_laguna.analysis.each_arm import judge_models
 from pytest_laguna.analysis.timing import GATES
 from pytest_laguna.evidence.arm_record import Arm, token_digest
 from pytest_laguna.evidence.arms_plan import FolderModels
-from pytest_laguna.evidence.diagnostic import DiagnosticPlan
+from pytest_laguna.evidence.diagnostic import DiagnosticPlan, RuleResult
 from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
 from pytest_laguna.evidence.replay_profile import order_sha256
 from pytest_laguna.verdict import Verdict
@@ -236,6 +237,13 @@ def look(seen: tuple[str, list[str]], due: tuple[str, list[str]]) -> str:
 
 BEFORE, AFTER, FIRST = ("before", root.CARDS), ("after", root.CARDS), ("after", root.CARDS[:1])
 PACKET = "packets/1/record.json"
+
+
+def control_died(tree: root.Tree) -> None:
+    del tree[CONTROL]
+    tree["arms/graph-control/failure.json"] = {"reason": "rank 1 died"}
+
+
 SURROUNDINGS: list[tuple[str, str, str, Change]] = [
     ("parity-packets/one-a-card", "VOID", "packets/2: expected packets of 2 cards", two_more_packets),
     (
@@ -350,6 +358,18 @@ SURROUNDINGS: list[tuple[str, str, str, Change]] = [
 ]
 
 IN_FULL: list[tuple[str, str, str, Change]] = [
+    (
+        "identity-exact/engine-mapped",
+        "NOT_PROVEN",
+        ("graph-control: what its ranks mapped is not recorded; arms/graph-control: no record: rank 1 died"),
+        control_died,
+    ),
+    (
+        "identity-exact/versions-installed",
+        "NOT_PROVEN",
+        "packet 1: its version of vllm is not recorded",
+        within(PACKET, "versions", lambda versions: versions.pop("vllm")),
+    ),
     ("arms-fresh/ended-clean", "NOT_PROVEN", "arms/q1/record.json: there is none", without("arms/q1/")),
     ("parity-packets/packets-ended-clean", "NOT_PROVEN", "packets/1: there is none", without("packets/1/")),
     ("cards-idle/after-packets", "NOT_PROVEN", "packets/1: there is none", without("packets/1/")),
@@ -614,3 +634,13 @@ def test_what_the_published_rules_call_it(  # noqa: PLR0913, PLR0917 - a row of 
     assert diagnosis.published == named
     assert diagnosis.timing is not None
     assert [*diagnosis.timing] == [*GATES]
+
+
+def test_what_a_clause_comes_to_and_which_rules_prove_something(tmp_path: Path) -> None:
+    listed = RuleResult(verdict=None, reason="not applicable: lane cpu")
+    held = RuleResult(verdict=Verdict.PASS, reason="")
+    assert clause_verdict({"a": held, "b": held}) == (Verdict.PASS, "2 rules hold")
+    assert clause_verdict({"a": held, "b": listed}) == (Verdict.PASS, "1 rules hold, 1 are listed only")
+    assert exercised({"a": held, "b": listed, "c": held}) == "a, c"
+    rules = root.judged(root.good(), tmp_path).clauses.values()
+    assert {result.reason for each in rules for result in each.values() if result.verdict is Verdict.PASS} == {""}

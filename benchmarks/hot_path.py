@@ -15,13 +15,18 @@ The figures, each for 48 layers:
 * ``equal work``: all of that, and vLLM's forward asking for both canonical forms: what the incumbent's expressions do,
   done by the candidate.
 * ``floor``: returning a stored tuple; nothing that checks anything can be faster.
+* ``cold``: update and forward of a layer, from the cache to all canonical aliases, after memory the size of several
+  second-level caches was read: between two uses of a layer run launches and all other layers. Each layer is timed for
+  itself, and an interval in which nothing is done, ``clock cold``, is taken off both sides of the ratio.
 * ``path``: the whole methods as vLLM calls them, on real layers of the real classes, with both kernels replaced by
   functions that do nothing, equally for the stock class and the candidate's.
 
 The ratios are of medians over the repeats. ``ratio_forward`` is candidate over incumbent for the forward preparation
 alone, which is all that a replay runs; ``ratio_forward_update`` for both. It ends with the seam, where the incumbent's
 ends with canonical aliases, so ``ratio_forward_to_aliases`` and ``ratio_forward_equal_work`` stand beside it, over the
-same incumbent. ``ratio_path`` is what is left of the incumbent's preparation when the candidate's whole path is
+same incumbent. ``ratio_forward_update_cold`` is of equal work too, for both methods on cold layers.
+
+``ratio_path`` is what is left of the incumbent's preparation when the candidate's whole path is
 counted, with its method frame, its check, its seam and the answers to vLLM's canonicalisation:
 1 - median(stock path - candidate path) / incumbent preparation, forward only; ``ratio_path_forward_update`` the same
 for both methods.
@@ -56,10 +61,14 @@ REPEATS = 31
 WARM_UP = 5
 BLOCKS, KV_HEADS, BLOCK_SIZE, HEAD_SIZE = 256, 2, 16, 128
 NANOSECONDS_IN_A_MILLISECOND = 1_000_000
+OTHER_MEMORY = 8 * 2**20
+"""Bytes read between two cold layers: four times the largest second-level cache known here, 2 MiB."""
 HELPER = canonicalize_singleton_dim_strides.__name__
 """Where vLLM's forward looks its helper up: the name in the backend's module."""
 
 Sweep = Callable[[], object]
+ColdSweep = Callable[[], int]
+"""Over all layers, of which it returns the nanoseconds that were timed."""
 Canonicalize = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -86,13 +95,18 @@ def incumbent_sweeps(caches: list[torch.Tensor]) -> dict[str, Sweep]:
     return {"incumbent forward": forward, "incumbent forward+update": forward_update}
 
 
-def candidate_sweeps(validator: Validator, caches: list[torch.Tensor], canonicalize: Canonicalize) -> dict[str, Sweep]:
-    """The candidate's preparation over all layers, each with a state of its own."""
+def make_contracts(validator: Validator, caches: list[torch.Tensor]) -> list[tuple[Contract, torch.Tensor]]:
+    """A state of its own for each layer."""
     make_contract = load_validator(validator)
-    contracts: list[tuple[Contract, torch.Tensor]] = [
+    return [
         (make_contract(kv_cache, build_views(kv_cache, HEAD_SIZE), HEAD_SIZE, f"layer {number}"), kv_cache)
         for number, kv_cache in enumerate(caches)
     ]
+
+
+def candidate_sweeps(validator: Validator, caches: list[torch.Tensor], canonicalize: Canonicalize) -> dict[str, Sweep]:
+    """The candidate's preparation over all layers, each with a state of its own."""
+    contracts = make_contracts(validator, caches)
 
     def forward() -> None:
         for contract, kv_cache in contracts:
@@ -167,6 +181,65 @@ def path_sweeps(name: str, backend: Any, caches: list[torch.Tensor], canonicaliz
     return {f"{name} path forward": forward, f"{name} path forward+update": forward_update}
 
 
+def cold_sweeps(caches: list[torch.Tensor], canonicalize: Canonicalize) -> dict[str, ColdSweep]:
+    """Update and forward of each layer after other memory was read, by vLLM's expressions and by the candidate's."""
+    contracts = make_contracts(Validator.NATIVE, caches)
+    other = bytearray(b"\1") * OTHER_MEMORY  # written: pages that never were are one and the same
+    now = time.perf_counter_ns
+
+    def clock() -> int:
+        total = 0
+        for _ in caches:
+            other.find(b"\0")
+            begin = now()
+            total += now() - begin
+        return total
+
+    def incumbent() -> int:
+        total = 0
+        for kv_cache in caches:
+            other.find(b"\0")
+            begin = now()
+            key_cache, value_cache = kv_cache.transpose(1, 2).split(HEAD_SIZE, dim=-1)
+            key_cache, value_cache = kv_cache.transpose(1, 2).split(HEAD_SIZE, dim=-1)
+            _fixed = canonicalize_singleton_dim_strides(key_cache), canonicalize_singleton_dim_strides(value_cache)
+            total += now() - begin
+        return total
+
+    def native() -> int:
+        total = 0
+        for contract, kv_cache in contracts:
+            other.find(b"\0")
+            begin = now()
+            raw: Any = contract.update(kv_cache)
+            key_cache, value_cache = raw.transpose(1, 2).split(HEAD_SIZE, dim=-1)
+            canonical: Any = contract.forward(kv_cache)
+            key_cache, value_cache = canonical.transpose(1, 2).split(HEAD_SIZE, dim=-1)
+            _fixed = canonicalize(key_cache), canonicalize(value_cache)
+            total += now() - begin
+        return total
+
+    return {"clock cold": clock, "incumbent cold": incumbent, "native cold": native}
+
+
+def measure_cold(sweeps: dict[str, ColdSweep]) -> dict[str, list[float]]:
+    """Let every sweep time its layers once in each repeat, in rotating order; milliseconds."""
+    names = list(sweeps)
+    timings: dict[str, list[float]] = {name: [] for name in names}
+    gc.collect()
+    gc.disable()
+    try:
+        for repeat in range(-WARM_UP, REPEATS):
+            shift = repeat % len(names)
+            for name in names[shift:] + names[:shift]:
+                elapsed = sweeps[name]()
+                if repeat >= 0:
+                    timings[name].append(elapsed / NANOSECONDS_IN_A_MILLISECOND)
+    finally:
+        gc.enable()
+    return timings
+
+
 def measure(sweeps: dict[str, Sweep]) -> dict[str, list[float]]:
     """Time every sweep once in each repeat, in rotating order; milliseconds."""
     names = list(sweeps)
@@ -208,6 +281,8 @@ def ratios(timings: dict[str, list[float]]) -> dict[str, float]:
         for work in ("to aliases", "equal work"):
             figure = f"ratio_forward_{work.replace(' ', '_')}{ending}"
             result[figure] = statistics.median(timings[f"{validator} {work}"]) / incumbent
+    clock, incumbent, native = (statistics.median(timings[f"{name} cold"]) for name in ("clock", "incumbent", "native"))
+    result["ratio_forward_update_cold"] = (native - clock) / (incumbent - clock)
     return result
 
 
@@ -231,7 +306,7 @@ def run() -> dict[str, Any]:
             patch.setenv(VALIDATOR, validator)
             sweeps |= candidate_sweeps(validator, caches, canonicalize)
             sweeps |= path_sweeps(validator, LagunaFlashAttentionBackend, caches, canonicalize)
-        timings = measure(sweeps)
+        timings = measure(sweeps) | measure_cold(cold_sweeps(caches, _contract.Canonicalize(stock)))
     medians = {name: statistics.median(values) for name, values in timings.items()}
     return {
         "schema": "laguna-hot-path-v1",

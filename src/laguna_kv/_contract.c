@@ -499,13 +499,17 @@ contract_dealloc(Contract *self)
     Py_DECREF(type);
 }
 
-/* Where the C++ object of a tensor's storage lies, as torch tells it in Python. Returns NULL with an exception. */
+/* Where the C++ object of a tensor's storage lies, as torch tells it in Python; NULL where torch does not tell, and NULL
+ * with an exception for anything else. */
 static const void *
 find_storage(PyObject *tensor)
 {
     PyObject *storage = PyObject_CallMethod(tensor, "untyped_storage", NULL);
     PyObject *address = storage == NULL ? NULL : PyObject_GetAttrString(storage, "_cdata");
     const void *result = address == NULL ? NULL : PyLong_AsVoidPtr(address);
+    if (address == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+    }
     Py_XDECREF(address);
     Py_XDECREF(storage);
     return result;

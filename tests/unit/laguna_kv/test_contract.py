@@ -228,6 +228,24 @@ def test_the_same_aliases_in_another_tuple_are_the_same(build: Build) -> None:
     assert contract.update(cache) is contract.raw
 
 
+def test_the_address_of_the_storage_is_a_hint_that_a_native_contract_does_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def untold(_storage: object) -> int:
+        raise AttributeError("_cdata")
+
+    cache = make_cache()
+    monkeypatch.setattr(torch.UntypedStorage, "_cdata", property(untold))
+    contract = both(cache)[0]
+    assert contract.forward(cache) is contract.canonical
+    shorten_storage(cache)
+    with pytest.raises(ContractError, match=r"source.storage_bytes: expected"):
+        contract.forward(cache)
+    monkeypatch.setattr(torch.UntypedStorage, "_cdata", property(lambda _storage: "no address"))
+    with pytest.raises(TypeError):
+        both(make_cache())
+
+
 class Liar:
     """Holds the aliases that were built, and hands out others."""
 

@@ -10,9 +10,11 @@ import pytest
 
 from pytest_laguna.evidence.files import sha256_file
 from pytest_laguna.evidence.replay_profile import order_sha256
+from pytest_laguna.verdict import Verdict
 from tests import event_root as root
 from tests.diagnostic_root import DESCRIPTOR, LAYERS, Change, at, both, put, without
 from tests.mutants.test_engine_identity_rules import COMPILED
+from tests.mutants.test_event_rules import device
 
 OTHER = "1" * 64
 EVENTS, FITNESS, SPARSE = (f"arms/{arm}/record.json" for arm in ("graph-event", "graph-fitness", "graph-sparse"))
@@ -235,3 +237,10 @@ def test_of_profiles_that_are_not_whole_no_shares_are_given(tmp_path: Path) -> N
     assert [*root.findings(analysis)] == ["profile-complete/of-its-place"]
     assert (analysis.selected, analysis.rank_total_ns) == (None, {})
     assert (analysis.sparse, analysis.sparse_classes) == ({}, {})
+
+
+def test_the_two_clocks_of_a_device_are_judged(tmp_path: Path) -> None:
+    tree = root.good()
+    device(tree)
+    judged = root.judged(tree, tmp_path).clauses["profile-complete"]["clocks-agree"]
+    assert (judged.verdict, judged.reason) == (Verdict.PASS, "")

@@ -45,6 +45,7 @@ typedef struct {
     PyTypeObject *seam_type;
     PyTypeObject *contract_type;
     PyTypeObject *canonicalize_type;
+    PyObject *geometries; /* dict; see Geometry */
     PyObject *checked[2]; /* the canonical key and value alias of the use under way, until each is asked for */
 } ModuleState;
 
@@ -229,6 +230,18 @@ static PyType_Spec seam_spec = {
 
 /* ---- Contract ----------------------------------------------------------------------------------------------- */
 
+/* What the tensors of all layers mostly have in common: kept once for all that are equal, in the bytes of a Python
+ * object, so that a use of one layer finds it in the processor's caches after that of another. It stays for the life of
+ * the process: a process sees few. */
+typedef struct {
+    int64_t storage_bytes;
+    DLDevice device;
+    DLDataType dtype;
+    int32_t unused; /* zero: equal ones are equal in every byte */
+    int64_t shape[DIMENSIONS];
+    int64_t strides[DIMENSIONS];
+} Geometry;
+
 typedef struct {
     PyObject *tensor; /* strong: its identity cannot be reused while we hold it */
     void *handle;     /* the same tensor for the shim; ours to delete */
@@ -236,11 +249,8 @@ typedef struct {
     void *data;
     uint64_t byte_offset;
     int64_t storage_offset;
-    int64_t storage_bytes;
-    DLDevice device;
-    DLDataType dtype;
-    int64_t shape[DIMENSIONS];
-    int64_t strides[DIMENSIONS];
+    const Geometry *geometry; /* in the bytes that are next */
+    PyObject *bytes;
 } Signature;
 
 /* What a use reads comes first and lies together. */
@@ -281,12 +291,24 @@ make_handle(const Contract *self, PyObject *tensor)
     return handle;
 }
 
+/* The one object whose bytes are this geometry. Returns a new reference, or NULL with an exception. */
+static PyObject *
+share_geometry(const ModuleState *state, const Geometry *geometry)
+{
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)geometry, sizeof *geometry);
+    PyObject *shared = bytes == NULL ? NULL : PyDict_SetDefault(state->geometries, bytes, bytes);
+    Py_XINCREF(shared);
+    Py_XDECREF(bytes);
+    return shared;
+}
+
 /* Record a tensor as it is. Returns 0, or -1 with an exception set. */
 static int
 record(Contract *self, PyObject *tensor)
 {
     Signature *signature = &self->signatures[self->distinct];
     DLTensor now;
+    Geometry geometry = {0};
     void *handle = make_handle(self, tensor);
     if (handle == NULL) {
         return -1;
@@ -306,17 +328,22 @@ record(Contract *self, PyObject *tensor)
         return -1;
     }
     if (self->shim.get_storage_offset(handle, &signature->storage_offset) != 0
-        || self->shim.get_storage_size(handle, &signature->storage_bytes) != 0) {
+        || self->shim.get_storage_size(handle, &geometry.storage_bytes) != 0) {
         PyErr_SetString(PyExc_RuntimeError, "Contract: expected a tensor with a storage");
         return -1;
     }
     signature->data = now.data;
     signature->byte_offset = now.byte_offset;
     signature->shape_address = now.shape;
-    signature->device = now.device;
-    signature->dtype = now.dtype;
-    memcpy(signature->shape, now.shape, sizeof signature->shape);
-    memcpy(signature->strides, now.strides, sizeof signature->strides);
+    geometry.device = now.device;
+    geometry.dtype = now.dtype;
+    memcpy(geometry.shape, now.shape, sizeof geometry.shape);
+    memcpy(geometry.strides, now.strides, sizeof geometry.strides);
+    signature->bytes = share_geometry(self->state, &geometry);
+    if (signature->bytes == NULL) {
+        return -1;
+    }
+    signature->geometry = (const Geometry *)PyBytes_AS_STRING(signature->bytes);
     return 0;
 }
 
@@ -361,6 +388,7 @@ fetch_all(const Contract *self)
 static int
 holds(const Contract *self, const Signature *signature)
 {
+    const Geometry *geometry = signature->geometry;
     DLTensor now;
     int64_t storage_offset, storage_bytes;
     if (self->api->dltensor_from_py_object_no_sync(signature->tensor, &now) != 0) {
@@ -369,17 +397,17 @@ holds(const Contract *self, const Signature *signature)
     }
     if (now.data != signature->data || now.byte_offset != signature->byte_offset
         || now.ndim != DIMENSIONS || now.shape != signature->shape_address || now.strides == NULL
-        || now.device.device_type != signature->device.device_type
-        || now.device.device_id != signature->device.device_id || now.dtype.code != signature->dtype.code
-        || now.dtype.bits != signature->dtype.bits || now.dtype.lanes != signature->dtype.lanes
-        || memcmp(now.shape, signature->shape, sizeof signature->shape) != 0
-        || memcmp(now.strides, signature->strides, sizeof signature->strides) != 0) {
+        || now.device.device_type != geometry->device.device_type
+        || now.device.device_id != geometry->device.device_id || now.dtype.code != geometry->dtype.code
+        || now.dtype.bits != geometry->dtype.bits || now.dtype.lanes != geometry->dtype.lanes
+        || memcmp(now.shape, geometry->shape, sizeof geometry->shape) != 0
+        || memcmp(now.strides, geometry->strides, sizeof geometry->strides) != 0) {
         return 0;
     }
     return self->shim.get_storage_offset(signature->handle, &storage_offset) == 0
            && storage_offset == signature->storage_offset
            && self->shim.get_storage_size(signature->handle, &storage_bytes) == 0
-           && storage_bytes == signature->storage_bytes;
+           && storage_bytes == geometry->storage_bytes;
 }
 
 /* Whether a seam still hands out the very aliases it was made with. */
@@ -493,6 +521,7 @@ contract_dealloc(Contract *self)
     for (int i = 0; i < self->distinct; i++) {
         (void)self->shim.delete_tensor(self->signatures[i].handle);
         Py_CLEAR(self->signatures[i].tensor);
+        Py_CLEAR(self->signatures[i].bytes);
     }
     Py_CLEAR(self->module);
     type->tp_free(self);
@@ -793,7 +822,8 @@ module_exec(PyObject *module)
 {
     ModuleState *state = PyModule_GetState(module);
     state->dim = PyUnicode_InternFromString("dim");
-    if (state->dim == NULL || find_torch(state) < 0) {
+    state->geometries = PyDict_New();
+    if (state->dim == NULL || state->geometries == NULL || find_torch(state) < 0) {
         return -1;
     }
     PyObject *errors = PyImport_ImportModule("laguna_kv.errors");
@@ -826,6 +856,7 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->seam_type);
     Py_VISIT(state->contract_type);
     Py_VISIT(state->canonicalize_type);
+    Py_VISIT(state->geometries);
     Py_VISIT(state->checked[0]);
     Py_VISIT(state->checked[1]);
     return 0;
@@ -842,6 +873,7 @@ module_clear(PyObject *module)
     Py_CLEAR(state->seam_type);
     Py_CLEAR(state->contract_type);
     Py_CLEAR(state->canonicalize_type);
+    Py_CLEAR(state->geometries);
     Py_CLEAR(state->checked[0]);
     Py_CLEAR(state->checked[1]);
     return 0;

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from pytest_laguna.evidence import review
+
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 LICENSED_SUFFIXES = frozenset({".c", ".h", ".py", ".pyi", ".sh"})
 LICENSED_PATHS = frozenset({"Makefile", ".ci/run"})
@@ -66,9 +68,14 @@ def text_files(root: Path) -> list[str]:
 
 
 def untidy_text(root: Path) -> list[str]:
-    """Text files with white space at the end of a line, or without exactly one line feed at their end."""
+    """Text files with white space at the end of a line, or without exactly one line feed at their end.
+
+    What ``laguna freeze`` and ``laguna review`` write beside a campaign is canonical JSON, which has none.
+    """
     findings = []
     for path in text_files(root):
+        if path.endswith((f".{review.FROZEN}", f".{review.REVIEW}")):
+            continue
         content = (root / path).read_bytes()
         for number, line in enumerate(content.split(b"\n"), start=1):
             if line != line.rstrip():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_laguna.evidence import files
 from pytest_laguna.identity import static_rules
 
 HEADER = "# SPDX-License-Identifier: Apache-2.0\n"
@@ -66,6 +67,14 @@ def test_untidy_text_is_found(tree: Path, text: str, finding: str) -> None:
     (tree / "LICENSE").write_bytes(text.encode())
     (found,) = static_rules.untidy_text(tree)
     assert found.startswith(finding)
+
+
+@pytest.mark.parametrize("name", ["kv.frozen.json", "kv.review.json"])
+def test_the_records_beside_a_frozen_campaign_are_canonical_and_not_untidy(tree: Path, name: str) -> None:
+    (tree / name).write_bytes(files.canonical_json({"campaign": "kv"}))
+    assert static_rules.untidy_text(tree) == []
+    (tree / name.replace(".", "-")).with_suffix(".json").write_bytes(files.canonical_json({"campaign": "kv"}))
+    assert len(static_rules.untidy_text(tree)) == 1
 
 
 def test_a_file_that_is_not_python_is_found_once(tree: Path) -> None:

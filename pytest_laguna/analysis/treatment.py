@@ -8,6 +8,7 @@ Most of them are those by which gate 1 judges its pair of arms. That the two req
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 
 from pytest_laguna.analysis import arm_pair, engine_asked
@@ -28,6 +29,7 @@ def _of_pair(rule: Callable[[Pair], Finding | None]) -> Rule:
 def _of_candidate(rule: Callable[[Pair], Finding | None]) -> Rule:
     """A rule over what the candidate does, which in a null campaign does not run."""
 
+    @functools.wraps(rule)
     def judged(case: Case) -> RuleFinding:
         if case.plan.null:
             return not_applicable("null campaign: the candidate's slot held a control")

@@ -606,3 +606,9 @@ def test_the_legs_of_several_blocks_follow_from_the_campaigns_digest() -> None:
     found = "leg 1 is block 1 A1, number 1; expected block 1 B1"
     assert CAMPAIGN_RULES["legs-as-planned"](other) == (Verdict.FAIL, found)
     assert due_legs(other, None)[:2] == [(1, "B1"), (1, "A1")]
+
+
+def test_phase_1_knows_the_order_of_several_blocks() -> None:
+    phase_1 = of_bare(BLOCKS, repetition=TWO).phase_1
+    assert phase_1 is not None
+    assert not any("legs-as-planned" in reason for reason in phase_1.reasons)

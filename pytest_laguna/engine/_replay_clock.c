@@ -19,9 +19,11 @@ enum { MOST_ARGUMENTS = 16 };
 /* What a Timed callable is to the clock. */
 enum { FORWARD, UPDATE, CANONICAL, CONTRACT_FORWARD, CONTRACT_UPDATE, KINDS };
 
+/* What is asked of a cache, and of a contract. */
+enum { TRANSPOSE, SPLIT, CONTRACTS_FORWARD, CONTRACTS_UPDATE, NAMES };
+
 typedef struct {
-    PyObject *transpose; /* interned names */
-    PyObject *split;
+    PyObject *names[NAMES]; /* interned */
 } ModuleState;
 
 static long long
@@ -37,9 +39,10 @@ now_ns(void)
 typedef struct {
     PyObject_HEAD
     PyTypeObject *tensor;  /* torch.Tensor: what a cache is where no candidate has put its seam */
-    PyObject *names[2];    /* transpose, split */
+    PyObject *names[NAMES];
     PyObject *cache;       /* of the timed method that runs now; borrowed from its caller */
     PyObject *transposed;
+    PyObject *views;       /* of this forward, until both are canonical */
     int method;            /* FORWARD or UPDATE, while cache is set */
     int uncanonical;       /* views of this forward that canonicalisation has not been asked for */
     char recording;
@@ -64,8 +67,9 @@ clock_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
         return NULL;
     }
     self->tensor = (PyTypeObject *)Py_NewRef(tensor);
-    self->names[0] = Py_NewRef(state->transpose);
-    self->names[1] = Py_NewRef(state->split);
+    for (int i = 0; i < NAMES; i++) {
+        self->names[i] = Py_NewRef(state->names[i]);
+    }
     return (PyObject *)self;
 }
 
@@ -75,6 +79,7 @@ clock_traverse(ViewClock *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->tensor);
     Py_VISIT(self->transposed);
+    Py_VISIT(self->views);
     return 0;
 }
 
@@ -82,6 +87,7 @@ static int
 clock_clear(ViewClock *self)
 {
     Py_CLEAR(self->transposed);
+    Py_CLEAR(self->views);
     return 0;
 }
 
@@ -92,8 +98,9 @@ clock_dealloc(ViewClock *self)
     PyObject_GC_UnTrack(self);
     (void)clock_clear(self);
     Py_CLEAR(self->tensor);
-    Py_CLEAR(self->names[0]);
-    Py_CLEAR(self->names[1]);
+    for (int i = 0; i < NAMES; i++) {
+        Py_CLEAR(self->names[i]);
+    }
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -128,7 +135,8 @@ ask(PyObject *object, PyObject *name, PyObject *const *args, Py_ssize_t count, P
         return NULL;
     }
     if (given >= MOST_ARGUMENTS) {
-        PyErr_Format(PyExc_TypeError, "%U: expected fewer than %d arguments, seen %zd", name, (int)MOST_ARGUMENTS, given);
+        PyErr_Format(PyExc_TypeError, "%U: expected fewer than %d arguments, seen %zd", name, (int)MOST_ARGUMENTS,
+                     given);
         return NULL;
     }
     all[0] = object;
@@ -140,7 +148,7 @@ static PyObject *
 clock_transpose(ViewClock *self, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
 {
     self->begin = now_ns();
-    Py_XSETREF(self->transposed, ask(self->cache, self->names[0], args, count, keyword_names));
+    Py_XSETREF(self->transposed, ask(self->cache, self->names[TRANSPOSE], args, count, keyword_names));
     return self->transposed == NULL ? NULL : Py_NewRef(self);
 }
 
@@ -156,13 +164,16 @@ prepared(ViewClock *self)
 static PyObject *
 clock_split(ViewClock *self, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
 {
-    PyObject *views = ask(self->transposed, self->names[1], args, count, keyword_names);
+    PyObject *transposed = self->transposed; /* ours: what it answers may ask for another */
+    self->transposed = NULL;
+    PyObject *views = ask(transposed, self->names[SPLIT], args, count, keyword_names);
     if (views != NULL && self->method == UPDATE) {
         prepared(self);
-    } else if (views != NULL) {
+    } else if (views != NULL && PyTuple_CheckExact(views) && PyTuple_GET_SIZE(views) == 2) {
+        Py_XSETREF(self->views, Py_NewRef(views));
         self->uncanonical = 2;
     }
-    Py_CLEAR(self->transposed);
+    Py_XDECREF(transposed);
     return views;
 }
 
@@ -196,7 +207,7 @@ static PyType_Spec clock_spec = {
 
 /* ---- Timed -------------------------------------------------------------------------------------------------- */
 
-/* A callable of vLLM's or of the candidate's, in whose place this stands; called as it is while nothing is recorded. */
+/* A callable of vLLM's, or the candidate's contract, in whose place this stands; as it is while nothing is recorded. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -215,8 +226,8 @@ run_method(Timed *self, PyObject *const *args, size_t count, PyObject *keyword_n
     Py_ssize_t positional = PyVectorcall_NARGS(count);
     Py_ssize_t given = positional + (keyword_names == NULL ? 0 : PyTuple_GET_SIZE(keyword_names));
     if (positional <= self->position || given > MOST_ARGUMENTS) {
-        PyErr_Format(PyExc_TypeError, "%R: expected the cache as positional argument %zd of at most %d, seen %zd of %zd",
-                     self->callable, self->position, (int)MOST_ARGUMENTS, positional, given);
+        PyErr_Format(PyExc_TypeError, "%R: expected the cache as positional argument %zd of at most %d, "
+                     "seen %zd of %zd", self->callable, self->position, (int)MOST_ARGUMENTS, positional, given);
         return NULL;
     }
     if (clock->cache != NULL) {
@@ -230,17 +241,20 @@ run_method(Timed *self, PyObject *const *args, size_t count, PyObject *keyword_n
     PyObject *result = PyObject_Vectorcall(self->callable, all, (size_t)positional, keyword_names);
     clock->cache = NULL;
     clock->uncanonical = 0;
-    Py_CLEAR(clock->transposed);
+    (void)clock_clear(clock);
     return result;
 }
 
-/* Canonicalise a view; the second of a forward ends its preparation. */
+/* Canonicalise a view; the second of a forward's own ends its preparation. */
 static PyObject *
 run_canonical(Timed *self, PyObject *const *args, size_t count, PyObject *keyword_names)
 {
+    ViewClock *clock = self->clock;
+    int left = clock->uncanonical;
+    int own = left > 0 && PyVectorcall_NARGS(count) == 1 && args[0] == PyTuple_GET_ITEM(clock->views, 2 - left);
     PyObject *view = PyObject_Vectorcall(self->callable, args, count, keyword_names);
-    if (view != NULL && self->clock->uncanonical > 0 && --self->clock->uncanonical == 0) {
-        prepared(self->clock);
+    if (view != NULL && own && --clock->uncanonical == 0) {
+        prepared(clock);
     }
     return view;
 }
@@ -250,10 +264,12 @@ static PyObject *
 run_contract(Timed *self, PyObject *const *args, size_t count, PyObject *keyword_names)
 {
     ViewClock *clock = self->clock;
-    long long begin = now_ns();
-    PyObject *handed = PyObject_Vectorcall(self->callable, args, count, keyword_names);
-    if (handed != NULL) {
-        clock->nanoseconds[self->kind == CONTRACT_FORWARD ? FORWARD : UPDATE] += now_ns() - begin;
+    int method = self->kind - CONTRACT_FORWARD; /* FORWARD or UPDATE */
+    long long begin = now_ns(); /* its method is looked up inside, as the cache's is */
+    PyObject *handed = ask(self->callable, clock->names[CONTRACTS_FORWARD + method], args, PyVectorcall_NARGS(count),
+                           keyword_names);
+    if (handed != NULL && clock->recording) {
+        clock->nanoseconds[method] += now_ns() - begin;
         clock->persistent_calls++;
     }
     return handed;
@@ -263,13 +279,16 @@ static PyObject *
 timed_call(PyObject *callable, PyObject *const *args, size_t count, PyObject *keyword_names)
 {
     Timed *self = (Timed *)callable;
+    if (self->kind >= CONTRACT_FORWARD) {
+        return run_contract(self, args, count, keyword_names);
+    }
     if (!self->clock->recording) {
         return PyObject_Vectorcall(self->callable, args, count, keyword_names);
     }
     if (self->kind <= UPDATE) {
         return run_method(self, args, count, keyword_names);
     }
-    return (self->kind == CANONICAL ? run_canonical : run_contract)(self, args, count, keyword_names);
+    return run_canonical(self, args, count, keyword_names);
 }
 
 static PyObject *
@@ -292,7 +311,8 @@ timed_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
         PyErr_SetString(PyExc_TypeError, "Timed: expected a ViewClock");
         return NULL;
     }
-    if (!PyCallable_Check(callable) || kind < 0 || kind >= KINDS || position < 0 || position >= MOST_ARGUMENTS) {
+    int known = kind >= 0 && kind < KINDS && (kind >= CONTRACT_FORWARD || PyCallable_Check(callable));
+    if (!known || position < 0 || position >= MOST_ARGUMENTS) {
         PyErr_SetString(PyExc_ValueError, "Timed: expected a callable, what it is, and where a method has its cache");
         return NULL;
     }
@@ -414,10 +434,14 @@ static int
 module_exec(PyObject *module)
 {
     ModuleState *state = PyModule_GetState(module);
-    state->transpose = PyUnicode_InternFromString("transpose");
-    state->split = PyUnicode_InternFromString("split");
-    if (state->transpose == NULL || state->split == NULL || add_type(module, &clock_spec) < 0
-        || add_type(module, &timed_spec) < 0) {
+    static const char *const names[NAMES] = {"transpose", "split", "forward", "update"};
+    for (int i = 0; i < NAMES; i++) {
+        state->names[i] = PyUnicode_InternFromString(names[i]);
+        if (state->names[i] == NULL) {
+            return -1;
+        }
+    }
+    if (add_type(module, &clock_spec) < 0 || add_type(module, &timed_spec) < 0) {
         return -1;
     }
     static const char *const kinds[KINDS] = {"FORWARD", "UPDATE", "CANONICAL", "CONTRACT_FORWARD", "CONTRACT_UPDATE"};
@@ -433,8 +457,9 @@ static int
 module_clear(PyObject *module)
 {
     ModuleState *state = PyModule_GetState(module);
-    Py_CLEAR(state->transpose);
-    Py_CLEAR(state->split);
+    for (int i = 0; i < NAMES; i++) {
+        Py_CLEAR(state->names[i]);
+    }
     return 0;
 }
 

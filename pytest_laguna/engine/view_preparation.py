@@ -53,6 +53,7 @@ class TimingSeam:
             (module, name, CANONICAL, 0),
         )
         self._states = states
+        self._found: list[tuple[Any, str, Any]] = []
         self._contracts: list[Any] = []
         self._before = (0, 0)
 
@@ -65,17 +66,18 @@ class TimingSeam:
         for state in self._states:
             if state.contract is None:
                 raise ProfileError(f"{state.owner}: expected its views built when its graph was captured, seen none")
-        for place, name, kind, position in self._places:
-            setattr(place, name, Timed(self._clock, vars(place)[name], kind, position))
+        self._found = [(place, name, vars(place)[name]) for place, name, *_ in self._places]
+        for (place, name, found), (*_, kind, position) in zip(self._found, self._places, strict=True):
+            setattr(place, name, Timed(self._clock, found, kind, position))
         self._contracts = [state.contract for state in self._states]
         for state in self._states:
             state.contract = _TimedContract(state.contract, self._clock)
 
     def remove(self) -> None:
         """Leave everything as it was found."""
-        for place, name, *_ in self._places:
-            if isinstance(vars(place)[name], Timed):
-                setattr(place, name, vars(place)[name].callable)
+        for place, name, found in self._found:
+            setattr(place, name, found)
+        self._found = []
         for state in self._states:
             if isinstance(state.contract, _TimedContract):  # a cleared cache has discarded it
                 state.contract = state.contract.contract
@@ -106,8 +108,9 @@ class _TimedContract:
 
     def __init__(self, contract: Any, clock: ViewClock) -> None:
         self.contract = contract
-        self.forward = Timed(clock, contract.forward, CONTRACT_FORWARD)
-        self.update = Timed(clock, contract.update, CONTRACT_UPDATE)
+        # The method is looked up inside its time, as the cache's is.
+        self.forward = Timed(clock, contract, CONTRACT_FORWARD)
+        self.update = Timed(clock, contract, CONTRACT_UPDATE)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.contract, name)

@@ -62,7 +62,7 @@ ask("kernels", interface)
 ask("vllm", lambda: importlib.import_module("vllm").__version__)
 ask("device", lambda: importlib.import_module("vllm.platforms").current_platform.device_type)
 ask("candidate", lambda: importlib.import_module("laguna_kv._contract").__file__)
-ask("harness", lambda: importlib.import_module("pytest_laguna.engine.plugin").__file__)
+ask("harness", lambda: importlib.import_module("pytest_laguna.engine.replay_clock").__file__)
 print(json.dumps(found))
 """
 """Importing is what tells a working engine from an installed one; it opens the cards, so it runs in a child."""

@@ -120,7 +120,8 @@ def test_the_wheel_holds_every_source_and_data_file(wheel: Path) -> None:
     }
     assert expected <= names
     assert {"pytest_laguna/py.typed", "laguna_kv/py.typed", "laguna_kv/_contract.c"} <= names
-    assert any(name.startswith("laguna_kv/_contract.") and name.endswith(".so") for name in names)
+    for compiled in ("laguna_kv/_contract.", "pytest_laguna/engine/_replay_clock."):
+        assert any(name.startswith(compiled) and name.endswith(".so") for name in names)
     assert not {name for name in names if name.startswith(("tests/", "gates/", "tools/", "benchmarks/"))}
 
 
@@ -134,7 +135,8 @@ def test_the_source_distribution_holds_what_a_build_needs(distributions: Path) -
     (archive,) = distributions.glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
-    assert {"LICENSE", "pyproject.toml", "setup.py", "src/laguna_kv/_contract.c"} <= names
+    sources = {"src/laguna_kv/_contract.c", "pytest_laguna/engine/_replay_clock.c"}
+    assert {"LICENSE", "pyproject.toml", "setup.py", *sources} <= names
 
 
 def test_the_plugin_loads_without_torch_and_vllm(bare: Path) -> None:

@@ -35,7 +35,7 @@ ANSWER: dict[str, Any] = {
     "vllm": f"{STACK.vllm}+xpu",
     "device": "xpu",
     "candidate": "/engine/_contract.so",
-    "harness": "/engine/plugin.py",
+    "harness": "/engine/replay_clock.py",
 }
 
 

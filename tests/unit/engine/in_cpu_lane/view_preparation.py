@@ -163,6 +163,28 @@ def test_the_contracts_check_is_in_the_candidates_time(seam: Callable[..., Timin
     assert views.update_ns > 3_000_000
 
 
+def test_the_contracts_method_is_looked_up_in_the_candidates_time(seam: Callable[..., TimingSeam]) -> None:
+    candidate = Candidate(Validator.PYTHON)
+    contract: Any = candidate.views.contract
+
+    class Sought:
+        forward_hits = update_hits = 0
+
+        @property
+        def forward(self) -> Any:
+            time.sleep(0.002)
+            return contract.forward
+
+    sought: Any = Sought()
+    candidate.views.contract = sought
+    timing = seam(candidate)
+    timing.start()
+    attend(candidate)
+    views = timing.stop()
+    assert (views.persistent_calls, views.forward_calls) == (1, 1)
+    assert views.forward_ns > 2_000_000
+
+
 def test_a_view_that_is_slow_to_make_is_in_the_controls_time(
     seam: Callable[..., TimingSeam], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +330,61 @@ def test_a_forward_that_does_not_canonicalise_has_no_time(seam: Callable[..., Ti
     canonical(CACHE)
     canonical(CACHE)
     assert timing.stop().forward_calls == 0, "canonicalised outside of a timed method"
+
+
+def test_only_the_forwards_own_views_end_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(Attention):
+        def forward(self, _layer: Any, _query: Any, _key: Any, _value: Any, cache: Any, order: Any, output: Any) -> Any:
+            views = (*cache.transpose(1, 2).split(self.head_size, dim=-1), output)
+            for number in order:
+                canonical(views[number])
+            return output
+
+    timing = TimingSeam(Other, CANONICAL, [])
+    monkeypatch.setattr(Other, "do_kv_cache_update", Other.do_kv_cache_update)
+    timing.install()
+    counted = {}
+    for order in ((0, 1), (2, 0, 1), (0, 2, 1), (2, 2), (0, 0), (1, 0), (0,), (0, 1, 0, 1)):
+        timing.start()
+        Other().forward(None, None, None, None, CACHE, order, output=OUTPUT)
+        counted[order] = timing.stop().forward_calls
+    timing.remove()
+    assert [order for order, calls in counted.items() if calls == 1] == [(0, 1), (2, 0, 1), (0, 2, 1), (0, 1, 0, 1)]
+    assert set(counted.values()) == {0, 1}
+
+
+def test_a_split_that_asks_for_another_transpose_keeps_what_it_is_of() -> None:
+    class Again:
+        def transpose(self, *_: Any) -> Any:
+            return Again()
+
+        def split(self, *_: Any) -> Any:
+            held = sys.getrefcount(self)
+            clock.transpose(1, 2)
+            gc.collect()
+            return held == sys.getrefcount(self)
+
+    clock = ViewClock(Again)
+    clock.start()
+    assert Timed(clock, lambda cache: cache.transpose(1, 2).split(1), UPDATE)(Again()) is True
+
+
+def test_nothing_is_changed_where_a_place_is_missing() -> None:
+    before = dict(Attention.__dict__)
+    timing = TimingSeam(Attention, (CANONICAL[0], "absent"), [])
+    with pytest.raises(KeyError, match="absent"):
+        timing.install()
+    timing.remove()
+    assert dict(Attention.__dict__) == before
+
+
+def test_what_was_put_around_the_seam_goes_with_it() -> None:
+    before = dict(Attention.__dict__)
+    timing = TimingSeam(Attention, CANONICAL, [])
+    timing.install()
+    Attention.forward = lambda *arguments: arguments  # type: ignore[method-assign]
+    timing.remove()
+    assert dict(Attention.__dict__) == before
 
 
 def test_a_cache_that_is_not_where_it_was_expected_is_refused(seam: Callable[..., TimingSeam]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,14 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from pytest_laguna.campaign import read_campaign
 from pytest_laguna.evidence import root
+from pytest_laguna.identity.record import take_identity
 from tests import diagnostic_root, event_root, sealed
-from tools.make_schemas import JOURNAL_LINE, TARGET, json_schemas
+from tools.make_schemas import IDENTITY, JOURNAL_LINE, PROTOCOL, RECEIPT, TARGET, json_schemas
 
-DATA = Path(__file__).parents[1] / "data"
+PROJECT = Path(__file__).parents[2]
+DATA = PROJECT / "tests" / "data"
 
 
 def validator(name: str) -> Draft202012Validator:
@@ -46,7 +50,7 @@ def test_what_is_written_is_valid(tmp_path: Path) -> None:
     seen = set()
     for value in values(tmp_path):
         name = value.get("schema")
-        if name is None or not (TARGET / f"{name}.json").exists():
+        if name is None:
             continue
         seen.add(name)
         errors = [error.message for error in validator(name).iter_errors(value)]
@@ -54,6 +58,26 @@ def test_what_is_written_is_valid(tmp_path: Path) -> None:
     assert {
         f"pytest-laguna-{kind}-v1" for kind in ("attempt", "analysis", "manifest", "arm-record", "leg", "idle")
     } <= seen
+
+
+def test_a_receipt_and_an_identity_are_valid_and_nothing_less_or_more(tmp_path: Path) -> None:
+    receipt = json.loads((sealed.build(tmp_path) / root.RECEIPT).read_bytes())
+    campaign = PROJECT / "campaigns" / "laguna-persistent-kv-views-quick.toml"
+    _, identity = take_identity(read_campaign(campaign), PROJECT)
+    good: dict[str, Any]
+    for name, good in {RECEIPT: receipt, IDENTITY: identity}.items():
+        schema = validator(name)
+        schema.validate(good)
+        assert not schema.is_valid(good | {"more": 1})
+        for field in good:
+            assert not schema.is_valid({other: value for other, value in good.items() if other != field}), field
+
+
+def test_the_protocols_of_the_campaigns_are_valid() -> None:
+    protocols = sorted((PROJECT / "campaigns").glob("*-endpoint-*.toml"))
+    assert protocols
+    for path in protocols:
+        validator(PROTOCOL).validate(tomllib.loads(path.read_text()))
 
 
 def test_the_lines_of_a_journal_are_valid(tmp_path: Path) -> None:

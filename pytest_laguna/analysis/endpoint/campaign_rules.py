@@ -90,7 +90,8 @@ def sole_treatment(case: CampaignCase) -> Finding | None:
     for leg, seen in zip(case.legs, settings, strict=True):
         for name in settings[0] | seen:
             value, expected = seen.get(name, "absent"), settings[0].get(name, "absent")
-            if value != expected:
+            # Compared by whether it is there too: a value may read like the word for none.
+            if value != expected or (name in seen) != (name in settings[0]):
                 told = f"{_place(leg)}: {name} is {value}"
                 return Verdict.VOID, f"{told}; expected {expected} as in {_place(case.legs[0])}"
     return None
@@ -181,7 +182,8 @@ def _settings(leg: LegRecord, flag: str) -> dict[str, object]:
     told |= {f"argument {name}": value for name, value in leg.request.engine_arguments.items()}
     told |= {f"variable {name}": value for name, value in _without(leg.request.variables, {flag}).items()}
     for place, state in enumerate(leg.ranks_captured):
-        seen: dict[str, object] = dict(_without(state.variables, {flag, *LEG_LOCAL_VARIABLES}))
+        variables = _without(state.variables, {flag, *LEG_LOCAL_VARIABLES})
+        seen: dict[str, object] = {f"variable {name}": value for name, value in variables.items()}
         seen |= {f"version of {name}": version for name, version in state.versions.items()}
         seen["model runner"] = state.model_runner
         seen["segment orders"] = [graph.order_sha256 for graph in state.graphs]

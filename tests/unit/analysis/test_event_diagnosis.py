@@ -244,3 +244,21 @@ def test_the_two_clocks_of_a_device_are_judged(tmp_path: Path) -> None:
     device(tree)
     judged = root.judged(tree, tmp_path).clauses["profile-complete"]["clocks-agree"]
     assert (judged.verdict, judged.reason) == (Verdict.PASS, "")
+
+
+@pytest.mark.parametrize(
+    ("arm", "rule", "verdict"),
+    [
+        ("graph-event", "profile-complete/as-recorded", "NOT_PROVEN"),
+        ("graph-sparse", "profile-complete/sparse-whole", "NOT_PROVEN"),
+        ("graph-fitness", "instrument-fit/trial-whole", "VOID"),
+    ],
+)
+def test_an_arm_that_was_asked_for_no_events_is_told(arm: str, rule: str, verdict: str, tmp_path: Path) -> None:
+    tree = root.good(fitness=True)
+    record = tree[f"arms/{arm}/record.json"]
+    for request in (record["request"], tree[f"arms/{arm}/request.json"]):
+        request |= {"event_profile": None, "event_fitness_rounds": 0, "event_sparse_replays": 0}
+    for report in record["ranks"]:
+        report["event_profile"] = None
+    assert root.findings(root.judged(tree, tmp_path))[rule][0] == verdict

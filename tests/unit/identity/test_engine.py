@@ -122,10 +122,9 @@ def test_the_engine_is_described_and_its_copies_are_the_frozen_ones(engine: Path
     assert [found.name for found in state.distributions] == ["torch", "vllm"]
     assert content.packages[CANDIDATE] == source.candidate_sources(CANDIDATE)
     assert state.packages[CANDIDATE].directory == str((site(engine) / CANDIDATE).resolve())
-    assert content.extensions == {
-        str(path.resolve()): files.sha256_file(path) for path in (site(engine) / CANDIDATE).glob("*.so")
-    }
-    assert content.extensions
+    compiled = [path for name in (CANDIDATE, "pytest_laguna") for path in (site(engine) / name).rglob("*.so")]
+    assert content.extensions == {str(path.resolve()): files.sha256_file(path) for path in compiled}
+    assert sorted(path.name.partition(".")[0] for path in compiled) == ["_contract", "_replay_clock"]
     assert judge(described) == {}
     assert (tmp_path / "ask" / "process.json").exists()
 

@@ -67,7 +67,7 @@ HELPER = canonicalize_singleton_dim_strides.__name__
 """Where vLLM's forward looks its helper up: the name in the backend's module."""
 
 Sweep = Callable[[], object]
-ColdSweep = Callable[[], int]
+TimedSweep = Callable[[], int]
 """Over all layers, of which it returns the nanoseconds that were timed."""
 Canonicalize = Callable[[torch.Tensor], torch.Tensor]
 
@@ -181,7 +181,7 @@ def path_sweeps(name: str, backend: Any, caches: list[torch.Tensor], canonicaliz
     return {f"{name} path forward": forward, f"{name} path forward+update": forward_update}
 
 
-def cold_sweeps(caches: list[torch.Tensor], canonicalize: Canonicalize) -> dict[str, ColdSweep]:
+def cold_sweeps(caches: list[torch.Tensor], canonicalize: Canonicalize) -> dict[str, TimedSweep]:
     """Update and forward of each layer after other memory was read, by vLLM's expressions and by the candidate's."""
     contracts = make_contracts(Validator.NATIVE, caches)
     other = bytearray(b"\1") * OTHER_MEMORY  # written: pages that never were are one and the same
@@ -222,8 +222,20 @@ def cold_sweeps(caches: list[torch.Tensor], canonicalize: Canonicalize) -> dict[
     return {"clock cold": clock, "incumbent cold": incumbent, "native cold": native}
 
 
-def measure_cold(sweeps: dict[str, ColdSweep]) -> dict[str, list[float]]:
-    """Let every sweep time its layers once in each repeat, in rotating order; milliseconds."""
+def warm(sweep: Sweep) -> TimedSweep:
+    """A sweep timed whole, after itself: what ran before, another variant, has emptied the processor's caches."""
+
+    def timed() -> int:
+        sweep()
+        begin = time.perf_counter_ns()
+        sweep()
+        return time.perf_counter_ns() - begin
+
+    return timed
+
+
+def measure(sweeps: dict[str, TimedSweep]) -> dict[str, list[float]]:
+    """Let every sweep tell its time once in each repeat, in rotating order; milliseconds."""
     names = list(sweeps)
     timings: dict[str, list[float]] = {name: [] for name in names}
     gc.collect()
@@ -233,27 +245,6 @@ def measure_cold(sweeps: dict[str, ColdSweep]) -> dict[str, list[float]]:
             shift = repeat % len(names)
             for name in names[shift:] + names[:shift]:
                 elapsed = sweeps[name]()
-                if repeat >= 0:
-                    timings[name].append(elapsed / NANOSECONDS_IN_A_MILLISECOND)
-    finally:
-        gc.enable()
-    return timings
-
-
-def measure(sweeps: dict[str, Sweep]) -> dict[str, list[float]]:
-    """Time every sweep once in each repeat, in rotating order; milliseconds."""
-    names = list(sweeps)
-    timings: dict[str, list[float]] = {name: [] for name in names}
-    gc.collect()
-    gc.disable()
-    try:
-        for repeat in range(-WARM_UP, REPEATS):
-            shift = repeat % len(names)
-            for name in names[shift:] + names[:shift]:
-                sweeps[name]()  # what ran before it, another variant, has emptied the processor's caches
-                start = time.perf_counter_ns()
-                sweeps[name]()
-                elapsed = time.perf_counter_ns() - start
                 if repeat >= 0:
                     timings[name].append(elapsed / NANOSECONDS_IN_A_MILLISECOND)
     finally:
@@ -306,7 +297,8 @@ def run() -> dict[str, Any]:
             patch.setenv(VALIDATOR, validator)
             sweeps |= candidate_sweeps(validator, caches, canonicalize)
             sweeps |= path_sweeps(validator, LagunaFlashAttentionBackend, caches, canonicalize)
-        timings = measure(sweeps) | measure_cold(cold_sweeps(caches, _contract.Canonicalize(stock)))
+        timings = measure({name: warm(sweep) for name, sweep in sweeps.items()})
+        timings |= measure(cold_sweeps(caches, _contract.Canonicalize(stock)))
     medians = {name: statistics.median(values) for name, values in timings.items()}
     return {
         "schema": "laguna-hot-path-v1",

@@ -16,6 +16,7 @@ from pytest_laguna.evidence.endpoint_analysis import PhaseOne
 from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Repetition
 from pytest_laguna.verdict import Verdict
 from tests import endpoint_legs as lab
+from tests.unit.analysis.test_endpoint_reasons import put as put_in_leg
 
 Legs = list[lab.Leg]
 Change = Callable[[Legs], object]
@@ -39,16 +40,9 @@ def case(change: Change, plan: EndpointPlan | None = None, *, short: bool = Fals
 
 
 def put(leg: int, path: str, *values: Any) -> Change:
-    """Set one field; the path is joined by bars, numbers index lists."""
-
-    def change(legs: Legs) -> None:
-        *parents, last = path.split("|")
-        target: Any = legs[leg]
-        for part in parents:
-            target = target[int(part)] if isinstance(target, list) else target[part]
-        [target[int(last) if isinstance(target, list) else last]] = values
-
-    return change
+    """Set one field of one leg."""
+    change = put_in_leg(path, *values)
+    return lambda legs: change(legs[leg])
 
 
 def each(*changes: Change) -> Change:

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pytest_laguna import cli
 from pytest_laguna.machine.environment import inherited_runtime_variables
 
 CAMPAIGN = """\
@@ -79,6 +81,14 @@ def test_only(prove):
 CARD = os.getpid() % 900 + 10
 """A process slot of this test process's own: tests run side by side, and a card has one lease."""
 
+# Of the plugins that happen to be installed beside, two load for longer than a small session runs.
+PYPROJECT = """\
+[tool.pytest.ini_options]
+strict = true
+pythonpath = ["."]
+addopts = ["-p", "no:hypothesispytest", "-p", "no:anyio"]
+"""
+
 PROVES = 'prove("shown", seen=[1, 2.5, "three"])'
 
 
@@ -94,7 +104,7 @@ class Project:
         (directory / "checks").mkdir()
         (directory / "demo_candidate").mkdir()
         (directory / "demo_candidate" / "__init__.py").write_text("ANSWER = 42\n")
-        (directory / "pyproject.toml").write_text('[tool.pytest.ini_options]\nstrict = true\npythonpath = ["."]\n')
+        (directory / "pyproject.toml").write_text(PYPROJECT)
         self.campaign(CAMPAIGN)
         self.tests()
 
@@ -134,12 +144,21 @@ class Project:
 
     def verify(self) -> tuple[int, list[dict[str, Any]], str]:
         """Exit code, the gates of the JSON object, and what stood on standard error."""
-        command = [sys.executable, "-m", "pytest_laguna.cli", "verify", str(self.sealed), "--json"]
-        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        result = laguna("verify", str(self.sealed), "--json")
         return result.returncode, json.loads(result.stdout)["gates"] if result.stdout else [], result.stderr
 
     def attempt(self, gate: int = 1, number: int = 1) -> Path:
         return self.sealed / "demo" / "cpu" / f"gate{gate}" / f"{number:04d}"
+
+
+def laguna(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command ``laguna``, called in this process: ``test_cli`` gives it one of its own."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            code = cli.main(arguments)
+        except SystemExit as refused:
+            code = int(refused.code or 0)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def last_line(result: subprocess.CompletedProcess[str]) -> str:
@@ -148,7 +167,7 @@ def last_line(result: subprocess.CompletedProcess[str]) -> str:
     return lines[-1] if lines else ""
 
 
-@contextmanager
+@contextlib.contextmanager
 def writable(path: Path) -> Iterator[None]:
     """Lift the write protection of a sealed attempt for as long as a test damages it."""
     directories = [path, *(entry for entry in path.rglob("*") if entry.is_dir() and not entry.is_symlink())]

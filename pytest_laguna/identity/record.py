@@ -56,11 +56,10 @@ def take_identity(campaign: Campaign, project: Path) -> tuple[Identity, dict[str
 
 
 def _packages() -> dict[str, str]:
-    """Every installed distribution by name, with its version."""
-    return {
-        distribution.name: distribution.version
-        for distribution in sorted(importlib.metadata.distributions(), key=lambda found: found.name.lower())
-    }
+    """Every installed distribution by name, with its version. Each access to a metadata parses it anew."""
+    found = [distribution.metadata for distribution in importlib.metadata.distributions()]
+    named = [(metadata["Name"], metadata["Version"]) for metadata in found]
+    return dict(sorted(named, key=lambda entry: entry[0].lower()))
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, JSON]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from pytest_laguna.evidence.diagnostic import DIRECTORY
 from pytest_laguna.evidence.git import git
 from tests.demo import CARD, FIRST, PROVES, Project
+from tests.runner import keep_bytecode
 
 ROOT = Path(__file__).parents[1]
 QUICK = ROOT / "campaigns" / "laguna-persistent-kv-views-quick.toml"
@@ -37,6 +38,7 @@ class DiagnosticProject(Project):
         (directory / "gates").mkdir()
         for gate in GATES:
             (directory / "gates" / gate.name).write_text(gate.read_text())
+        keep_bytecode(directory)
         self.campaign(small_campaign(**changed))
         self._commit_protocol()
         (directory / "checks" / "test_first.py").write_text(FIRST.format(first=PROVES, second=PROVES))
@@ -81,7 +83,8 @@ def small_campaign(**changed: str) -> str:
     text = QUICK.read_text()
     text = re.sub(r"\[clauses\.1\].*?(?=\[clauses\.2\])", FIRST_CLAUSES, text, flags=re.DOTALL)
     text = re.sub(r"\[rehearsal\].*?(?=\[clauses\.1\])", "", text, flags=re.DOTALL)
-    values = {"name": '"diagnostic-test"', "layers": "12", "samples": "4", "deadline_seconds": "200.0"} | changed
+    values = {"name": '"diagnostic-test"', "layers": "8", "samples": "4", "deadline_seconds": "200.0"}
+    values |= {"completion_tokens": "64"} | changed
     for key, value in values.items():
         text, found = re.subn(rf"(?<![\w-]){key} = (\"[^\"]*\"|[^,\n ]+)", f"{key} = {value}", text)
         assert found, key

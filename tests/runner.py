@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A runner for tests that start arms without a gate session around them."""
+"""A runner for tests that start arms without a gate session around them, and what those with one share with it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,18 @@ from pathlib import Path
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.campaign import Bounds
 from pytest_laguna.machine.command import new_token
+
+CONFTEST = """\
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def arm_runner(arm_runner):
+    return dataclasses.replace(arm_runner, bytecode=Path({bytecode!r}))
+"""
 
 
 def runner(*, deadline_seconds: float = 240.0, settle_seconds: float = 2.0) -> ArmRunner:
@@ -32,3 +44,11 @@ def bytecode() -> Path:
     directory = Path(tempfile.mkdtemp(prefix="laguna-bytecode-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
+
+
+def keep_bytecode(project: Path) -> None:
+    """Have the gate sessions of a project use that place too; Python compares what lies there with its source.
+
+    A session's own place, in which vLLM is compiled anew, is that of ``test_own_candidate`` and ``test_gate1_real``.
+    """
+    (project / "conftest.py").write_text(CONFTEST.format(bytecode=str(bytecode())))

@@ -24,7 +24,7 @@ from pytest_laguna.evidence.arm_record import token_digest
 from pytest_laguna.evidence.diagnostic import DIRECTORY
 from pytest_laguna.machine import descent
 from pytest_laguna.own_analysis import derive_diagnosis, read_attempted
-from tests.demo import writable
+from tests.demo import laguna, writable
 from tests.diagnostic_project import PROTOCOL, ROOT, DiagnosticProject, make_engine
 from tests.sealed import reseal
 
@@ -40,13 +40,8 @@ def passed(tmp_path_factory: pytest.TempPathFactory) -> DiagnosticProject:
     return project
 
 
-def _laguna(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest_laguna.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-
-
 def test_the_whole_diagnostic_passes_and_verifies(passed: DiagnosticProject) -> None:
-    result = _laguna("verify", str(passed.sealed), "--json")
+    result = laguna("verify", str(passed.sealed), "--json")
     assert [gate["verdict"] for gate in json.loads(result.stdout)["gates"]] == ["PASS", "PASS"]
     identity = json.loads((passed.diagnostic / "identity.json").read_bytes())
     assert identity["engine"]["state"]["interpreter"] == f"{passed.directory}/engine/bin/python" != identity["python"]
@@ -55,26 +50,26 @@ def test_the_whole_diagnostic_passes_and_verifies(passed: DiagnosticProject) -> 
 
 def test_analyze_gives_the_same_bytes_again(passed: DiagnosticProject, tmp_path: Path) -> None:
     out = tmp_path / "again.json"
-    result = _laguna("analyze", str(passed.diagnostic.parents[1]), "--out", str(out))
+    result = laguna("analyze", str(passed.diagnostic.parents[1]), "--out", str(out))
     assert result.returncode == 0, result.stdout + result.stderr
     assert out.read_bytes() == (passed.diagnostic / "analysis.json").read_bytes()
     assert "diagnostic only" in result.stdout
     assert result.stdout.startswith("PASS: 14 clauses proven (diagnostic only")
     inside = passed.diagnostic / "again.json"
-    assert _laguna("analyze", str(passed.diagnostic.parents[1]), "--out", str(inside)).returncode == 4
+    assert laguna("analyze", str(passed.diagnostic.parents[1]), "--out", str(inside)).returncode == 4
     assert not inside.exists()
 
 
 def test_analyze_says_no_more_than_verification_does(passed: DiagnosticProject, tmp_path: Path) -> None:
     attempt = passed.diagnostic.parents[1]
     shutil.copytree(attempt, tmp_path / "alone")
-    alone = _laguna("analyze", str(tmp_path / "alone"), "--out", str(tmp_path / "alone.json"))
+    alone = laguna("analyze", str(tmp_path / "alone"), "--out", str(tmp_path / "alone.json"))
     assert (alone.returncode, "nothing ties it to what was sealed" in alone.stdout) == (23, True), alone.stdout
     shutil.copytree(passed.sealed, tmp_path / "sealed")
     copied = tmp_path / "sealed" / attempt.relative_to(passed.sealed)
     with writable(copied):
         (copied / "receipt.json").unlink()
-    unsealed = _laguna("analyze", str(copied), "--out", str(tmp_path / "unsealed.json"))
+    unsealed = laguna("analyze", str(copied), "--out", str(tmp_path / "unsealed.json"))
     assert unsealed.returncode == 23
     assert unsealed.stdout.startswith("NOT_PROVEN: receipt.json: missing")
     again = (passed.diagnostic / "analysis.json").read_bytes()
@@ -117,13 +112,13 @@ def test_a_failure_beside_an_analysis_makes_it_void(passed: DiagnosticProject, t
         failure = copied / "evidence" / DIRECTORY / "failure.json"
         failure.write_bytes(files.canonical_json({"reason": "the disk was full"}))
     reseal(copied)
-    (_, gate) = json.loads(_laguna("verify", str(tmp_path / "sealed"), "--json").stdout)["gates"]
+    (_, gate) = json.loads(laguna("verify", str(tmp_path / "sealed"), "--json").stdout)["gates"]
     assert (gate["verdict"], "beside a failure.json (the disk was full)" in gate["reason"]) == ("VOID", True), gate
 
 
 def _verdicts(sealed: Path) -> list[tuple[str, object]]:
     """Verdict of each gate, and the first words of the reason of gate 2."""
-    gates = json.loads(_laguna("verify", str(sealed), "--json").stdout)["gates"]
+    gates = json.loads(laguna("verify", str(sealed), "--json").stdout)["gates"]
     return [(gates[0]["verdict"], 0), (gates[1]["verdict"], gates[1]["reason"].partition(":")[0])]
 
 
@@ -133,7 +128,7 @@ def test_the_endpoint_crossover_passes_after_it(passed: DiagnosticProject, tmp_p
     assert result.returncode == 0, result.stdout + result.stderr
     attempt = passed.attempt_of(3)
     out = tmp_path / "again.json"
-    again = _laguna("analyze", str(attempt), "--out", str(out))
+    again = laguna("analyze", str(attempt), "--out", str(out))
     assert again.returncode == 0, again.stdout + again.stderr
     assert out.read_bytes() == (attempt / "evidence" / "endpoint" / "analysis.json").read_bytes()
     analysis = json.loads(out.read_bytes())
@@ -144,9 +139,7 @@ def test_the_endpoint_crossover_passes_after_it(passed: DiagnosticProject, tmp_p
         "cross_leg_planned": 39,
     }
     assert (analysis["label"], analysis["decides"]) == ("single block", "exactness")
-    assert [
-        gate["verdict"] for gate in json.loads(_laguna("verify", str(passed.sealed), "--json").stdout)["gates"]
-    ] == [
+    assert [gate["verdict"] for gate in json.loads(laguna("verify", str(passed.sealed), "--json").stdout)["gates"]] == [
         "PASS",
         "PASS",
         "PASS",
@@ -265,6 +258,9 @@ def _leave_a_process(project: DiagnosticProject, place: Path) -> None:
     subprocess.run(command, env=environment, check=True, start_new_session=True)
 
 
+SHORT_LADDER = {"settle_seconds": "5.0", "interrupt_seconds": "1.0", "terminate_seconds": "1.0"}
+"""What has to be killed need not be asked for as long as a server that ends in good order."""
+
 INTERFERENCES = {
     "an arm that dies": Interference("arms/q1", _kill_the_arm, 23, "SIGKILL"),
     "a rank that dies": Interference("arms/q1", _kill_a_rank, 23, "VllmWorker-1 ended by SIGKILL", cards=2),
@@ -274,17 +270,17 @@ INTERFERENCES = {
         23,
         "rank 1 did not say where it was: it was stopped, had ended or had not begun; rank 0 waited in ",
         cards=2,
-        deadline_seconds="90.0",
+        deadline_seconds="50.0",
     ),
     "a model that changes": Interference("arms/q1", _change_the_model, 22, "config.json: changed since"),
-    "a process on the card": Interference("arms/q1", _leave_a_process, 21, "left running: pid"),
+    "a process on the card": Interference("arms/graph-candidate", _leave_a_process, 21, "left running: pid"),
 }
 
 
 @pytest.mark.parametrize("name", INTERFERENCES)
 def test_what_happens_to_a_running_diagnostic_is_named(name: str, tmp_path: Path) -> None:
     place, act, code, reason, cards, deadline_seconds = INTERFERENCES[name]
-    project = DiagnosticProject(tmp_path, cards=cards, deadline_seconds=deadline_seconds)
+    project = DiagnosticProject(tmp_path, cards=cards, deadline_seconds=deadline_seconds, **SHORT_LADDER)
     assert project.gate(1).returncode == 0
     command = project.command("--gate=2", f"--cards={','.join(project.cards)}")
     with subprocess.Popen(

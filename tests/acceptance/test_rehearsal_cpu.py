@@ -60,7 +60,7 @@ class RehearsedProject(DiagnosticProject):
     timeout = 1800
 
     def __init__(self, directory: Path, *, gates: list[int], **changed: str) -> None:
-        super().__init__(directory, completion_tokens="64")
+        super().__init__(directory, layers="12")
         for name in ("test_gate1_rehearsal.py", "test_gate1_null.py"):
             (directory / "gates" / name).write_text((ROOT / "gates" / name).read_text())
         text = (directory / "campaign.toml").read_text().replace("lanes.cpu", "lanes.cuda")

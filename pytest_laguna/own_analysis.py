@@ -349,12 +349,14 @@ def _require_phase_1(place: Path, plan: EndpointPlan, evidence: EndpointEvidence
 
 
 def _ended(leg: EndedLeg) -> Finding:
-    """A leg without a record is VOID, unless its server left something running."""
-    if leg.end is not None and leg.end.process is not None:
-        verdict, reason = judge_cleanliness(leg.end.process)
-        if verdict is not Verdict.PASS:
-            return verdict, reason
-    return Verdict.VOID, leg.reason
+    """A leg without a record is VOID, unless its server left something running; how that ended is told too."""
+    process = leg.end.process if leg.end is not None else None
+    if process is None:
+        return Verdict.VOID, leg.reason
+    verdict, reason = judge_cleanliness(process)
+    if verdict is not Verdict.PASS:
+        return verdict, reason
+    return Verdict.VOID, f"{leg.reason}; its server: {process}"
 
 
 def _endpoint_identity(attempted: Attempted, place: Path, evidence: EndpointEvidence) -> Finding | None:

@@ -6,6 +6,8 @@ The alteration is in what vLLM's rank 1 samples with, and in nothing that the ar
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +23,11 @@ def spins(_output: Any) -> None:
     """Never comes back."""
     while True:
         pass
+
+
+def dies(_output: Any) -> None:
+    """As the kernel ends it that is out of memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def changes(output: Any) -> None:
@@ -51,6 +58,6 @@ class Altered(sampled_tokens.SampledTokens):
 
 
 if __name__ == "__main__":
-    Altered.how = {"spins": spins, "changes": changes}[sys.argv[1]]
+    Altered.how = {"spins": spins, "dies": dies, "changes": changes}[sys.argv[1]]
     sampled_tokens.SampledTokens = Altered  # type: ignore[misc]
     sys.exit(arm.main(sys.argv[2:]))

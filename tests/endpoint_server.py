@@ -2,7 +2,8 @@
 """A server whose every byte a test decides, in a thread or as a program of its own.
 
 As a program, ``tests.endpoint_server MODE PORT MODEL ALIAS`` is what a leg takes for vLLM: it names the models,
-exposes counters, writes its rank's states and answers each row, until the mode has it do something wrong.
+exposes counters, writes its rank's states and answers each row, until the mode has it do something wrong. In the modes
+that begin with ``ranked`` its rank is a process of its own, and each of the two ends with the other, as vLLM's do.
 """
 
 from __future__ import annotations
@@ -147,8 +148,13 @@ def metrics(model: str, rows: int, tokens: int, hits: int = 0) -> str:
         "external_prefix_cache_hits_total": 0,
         "prompt_tokens_cached_total": 0,
         "num_preemptions_total": 0,
+        "spec_decode_num_drafts_total": rows,
+        "spec_decode_num_draft_tokens_total": 7 * rows,
+        "spec_decode_num_accepted_tokens_total": 3 * rows,
     }
     lines = [f"vllm:{name}{{{label}}} {value}" for name, value in values.items()]
+    each = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    lines += [f'{each}{{position="{place}",{label}}} {rows * (place < 3)}' for place in range(7)]
     return "\n".join([*lines, f'vllm:request_success_total{{finished_reason="length",{label}}} {rows}', ""])
 
 
@@ -204,7 +210,8 @@ class Program:
     def go_wrong(self) -> None:
         if self.mode == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.mode == "hang":
+        if self.mode in {"hang", "ranked-hang"}:
+            (Path(os.environ["LAGUNA_RANK_PIPES"]) / "hanging").touch()
             time.sleep(3600)
 
 
@@ -269,15 +276,53 @@ def leave_a_worker() -> None:
             time.sleep(3600)
 
 
+def start_rank() -> None:
+    """Have the rank be a process of its own, without which the server ends; a signal to stop is the server's matter."""
+    reader, writer = os.pipe()
+    rank = os.fork()
+    if rank == 0:
+        os.close(writer)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        report(Path(os.environ["LAGUNA_RANK_STATES"]), Path(os.environ["LAGUNA_RANK_PIPES"]))
+        os.read(reader, 1)  # returns when the server has ended, however it did
+        os._exit(0)
+    os.close(reader)
+
+    def end_with_it() -> None:
+        os.waitpid(rank, 0)
+        if not STOPPING.is_set():
+            sys.stderr.write("EngineDeadError: EngineCore encountered an issue.\n")
+            sys.stderr.flush()
+            os._exit(1)
+
+    threading.Thread(target=end_with_it, daemon=True).start()
+
+
+STOPPING = threading.Event()
+
+
+def end_slowly(*_: object) -> None:
+    """Take a while to stop, and say so where the leg's evidence is not."""
+    STOPPING.set()
+    (Path(os.environ["LAGUNA_RANK_PIPES"]) / "stopping").touch()
+    time.sleep(0.5)
+    os._exit(0)
+
+
 def main(mode: str, port: str, model: str, alias: str) -> None:
     if mode == "dies":
         sys.exit("ValueError: no such model")
     if mode == "worker":
         leave_a_worker()
     signal.signal(signal.SIGINT, lambda *_: os._exit(0))
-    if mode != "silent-ranks":
+    if mode == "ranked-slow":
+        signal.signal(signal.SIGINT, end_slowly)
+    if mode.startswith("ranked"):
+        start_rank()
+    elif mode != "silent-ranks":
         report(Path(os.environ["LAGUNA_RANK_STATES"]), Path(os.environ["LAGUNA_RANK_PIPES"]))
-    if mode != "never-ready":
+    if not mode.endswith("never-ready"):
         EndpointServer(Program(mode, model, alias).answer, int(port)).serve()
     time.sleep(3600)
 

@@ -16,6 +16,8 @@ from pytest_laguna.verdict import Verdict
 
 Rule: TypeAlias = Callable[[ProcessRecord], Finding | None]
 
+_UNWATCHED = frozenset({Reason.SUPERVISOR_LOST, Reason.OWNER_GONE})
+
 
 def nothing_left(process: ProcessRecord) -> Finding | None:
     """Rule ``nothing-left``: nothing was alive below it when it had ended, and nothing survived SIGKILL."""
@@ -28,7 +30,7 @@ def nothing_left(process: ProcessRecord) -> Finding | None:
 
 def supervised_throughout(process: ProcessRecord) -> Finding | None:
     """Rule ``supervised-throughout``: the supervisor and the controller outlived it."""
-    if process.reason in {Reason.SUPERVISOR_LOST, Reason.OWNER_GONE}:
+    if process.reason in _UNWATCHED:
         return Verdict.VOID, f"{process.reason}: nobody watched it to its end"
     return None
 
@@ -36,7 +38,8 @@ def supervised_throughout(process: ProcessRecord) -> Finding | None:
 def proven_empty(process: ProcessRecord) -> Finding | None:
     """Rule ``proven-empty``: the kernel said that nothing is left below its supervisor."""
     if not process.proven_empty:
-        return Verdict.NOT_PROVEN, "whether all of it has ended is not proven"
+        why = f"{process.reason}: " if process.reason in _UNWATCHED else ""
+        return Verdict.NOT_PROVEN, f"{why}whether all of it has ended is not proven"
     return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import multiprocessing
 import os
 import platform
 import signal
@@ -31,6 +32,12 @@ from pytest_laguna.evidence.arm_record import (
 from pytest_laguna.evidence.schemas import read_model
 
 from . import arms, network, program
+
+_RANKS: list[BaseProcess] = []
+"""Those of an engine that has started: vLLM freezes its heap then, and the collector no longer lists what is in it."""
+
+_ENDING_SECONDS = 1.0
+"""A rank that is killed closes what it has open before it has ended: the error may come first."""
 
 
 def main(arguments: list[str]) -> int:
@@ -55,9 +62,11 @@ def _ended_children() -> Iterator[str]:
 
     The library lists the living alone; whoever started a child that has died still holds it.
     """
-    children = [held for held in gc.get_objects() if issubclass(type(held), BaseProcess)]
-    for child in sorted(children, key=lambda child: child.name):
-        code = child.exitcode if child.pid is not None else None
+    children = {*_RANKS, *(held for held in gc.get_objects() if issubclass(type(held), BaseProcess))}
+    started = [child for child in children - {multiprocessing.current_process()} if child.pid is not None]
+    for child in sorted(started, key=lambda child: child.name):
+        child.join(_ENDING_SECONDS)
+        code = child.exitcode
         if code:
             yield f"{child.name} ended {f'by {signal.Signals(-code).name}' if code < 0 else f'with exit code {code}'}"
 
@@ -79,6 +88,7 @@ def run(request: ArmRequest, directory: Path) -> ArmRecord:
 
     arguments = arms.engine_arguments(request)
     engine = LLM(**arguments)
+    _RANKS.extend(multiprocessing.active_children())
     engine.collective_rpc("laguna_begin")
     sampling = SamplingParams(temperature=0.0, seed=arms.SEED, max_tokens=request.tokens, ignore_eos=True)
     ready = time.monotonic()

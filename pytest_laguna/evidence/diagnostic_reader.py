@@ -99,7 +99,7 @@ def _told(directory: Path, place: str) -> Missing | None:
     if isinstance(failure, Missing):
         return failure if failure.verdict is Verdict.VOID else None
     if _there(directory / place / RECORD):
-        return Missing(Verdict.VOID, f"{place}: a record and a failure; expected one of them")
+        return Missing(Verdict.VOID, f"{place}: a record and a failure ({failure.reason}); expected one of them")
     return Missing(Verdict.NOT_PROVEN, f"{place}: no record: {failure.reason}", told=True)
 
 

@@ -64,7 +64,8 @@ class ProcessRecord(Schema):
         wall_seconds: from its start to the end of the last process below it.
         peak_memory_bytes: the largest sum over the tree that was polled; None without a limit.
         leftovers: what was still alive when the child had ended by itself and the time to settle was over: it was
-            killed, and still counts against the arm. Where the supervisor was lost, what the sweep found instead.
+            killed, and still counts against the arm. Where the controller told it to stop in that time, what did not
+            end when it was asked to; where the supervisor was lost, what the sweep found instead.
         survivors: what was still alive after SIGKILL and its seconds: stuck in the kernel, or not ours to signal.
         proven_empty: whether the kernel said in the end that no process is left below the supervisor; a look at /proc
             may not show all of them, as on a host that hides the processes of others.
@@ -102,7 +103,7 @@ class ProcessRecord(Schema):
         return self.reason is Reason.EXITED and self.exit_code == 0 and nothing_left
 
     def __str__(self) -> str:
-        parts = [f"{self.reason}, {_exit_words(self.exit_code)} after {self.wall_seconds:.1f} s"]
+        parts = [f"{self.reason}, {exit_words(self.exit_code)} after {self.wall_seconds:.1f} s"]
         found = "swept" if self.reason is Reason.SUPERVISOR_LOST else "left behind"
         parts += [f"{found}: {process}" for process in self.leftovers]
         parts += [f"survived SIGKILL: {process}" for process in self.survivors]
@@ -111,7 +112,8 @@ class ProcessRecord(Schema):
         return "; ".join(parts)
 
 
-def _exit_words(exit_code: int | None) -> str:
+def exit_words(exit_code: int | None) -> str:
+    """An exit code as ``ProcessRecord`` has it, or the name of the signal that it stands for."""
     if exit_code is None:
         return "exit unknown"
     if exit_code >= 0:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.process_record import ProcessRecord, Reason
+from pytest_laguna.evidence.process_record import ProcessRecord, Reason, exit_words
 from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.machine import descent, supervisor
 from pytest_laguna.machine.command import Command, check_token
@@ -202,8 +202,8 @@ class SupervisedProcess:
         """One message; nothing when the supervisor has ended."""
         try:
             packet = self._connection.recv(supervisor.PACKET_BYTES)
-        except ConnectionResetError:
-            packet = b""
+        except ConnectionResetError:  # it ended before it read our word to stop, of which the kernel tells first
+            packet = self._connection.recv(supervisor.PACKET_BYTES)  # what it had said by then
         message: dict[str, Any] | None = marshal.loads(packet) if packet else None  # noqa: S302 - our own child's
         return message
 
@@ -224,7 +224,9 @@ class SupervisedProcess:
     def _supervisor_error(self) -> str:
         """The last line that a supervisor wrote before it ended without a word."""
         lines = (self._command.directory / "stderr.log").read_text(errors="replace").splitlines()
-        return f"its supervisor ended at once: {lines[-1] if lines else 'nothing on standard error'}"
+        code = self._process.wait()
+        how = f", by {exit_words(code)}" if code < 0 else ""
+        return f"its supervisor ended at once{how}: {lines[-1] if lines else 'nothing on standard error'}"
 
     def _longest_seconds(self) -> float:
         command = self._command

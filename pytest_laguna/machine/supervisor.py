@@ -23,7 +23,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pytest_laguna.machine import descent, kernel
 from pytest_laguna.machine.descent import Process
@@ -80,8 +80,15 @@ class Supervisor:
             self._wait_until(
                 request["settle_seconds"], lambda: self._childless or self._owner_gone or self._stop_requested
             )
-        leftovers = _described(self._tree()) if ended_by_itself else []
-        last_signal = self._end_tree(request["ladder"])
+        # Told to stop while it settles, it has no time to: left behind is then what does not end when it is asked to.
+        cut_short = ended_by_itself and self._stop_requested
+        leftovers = _described(self._tree()) if ended_by_itself and not cut_short else []
+        *polite, kill_seconds = request["ladder"]
+        last_signal = self._ask_tree(polite)
+        if not self._childless:
+            leftovers = _described(self._tree()) if cut_short else leftovers
+            last_signal = int(signal.SIGKILL)
+            self._kill_tree(time.monotonic() + kill_seconds)
         self._report_exec()  # a child may end before its exec was noticed
         self._send({
             "reason": "owner-gone" if self._owner_gone else reason,
@@ -113,9 +120,8 @@ class Supervisor:
                 return "memory"
             self._wait(min(deadline, time.monotonic() + MEMORY_POLL_SECONDS))
 
-    def _end_tree(self, ladder: tuple[float, float, float]) -> int | None:
-        """Go down the ladder until the tree is empty; the last signal that was sent, or nothing when it was empty."""
-        *polite, kill_seconds = ladder
+    def _ask_tree(self, polite: Sequence[float]) -> int | None:
+        """Go down the ladder's polite rungs until the tree is empty; the last signal sent, None when it was empty."""
         last_signal = None
         for number, seconds in zip((signal.SIGINT, signal.SIGTERM), polite, strict=True):
             if self._childless or self._owner_gone:
@@ -123,9 +129,6 @@ class Supervisor:
             last_signal = int(number)
             self._signal_tree(number)
             self._wait_until(seconds, lambda: self._childless or self._owner_gone)
-        if not self._childless:
-            last_signal = int(signal.SIGKILL)
-            self._kill_tree(time.monotonic() + kill_seconds)
         return last_signal
 
     def _kill_tree(self, end: float) -> None:

@@ -48,11 +48,15 @@ def altered(how: str, deadline_seconds: float) -> AlteredRunner:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> ArmRequest:
-    """The quickest arm."""
-    pair = runner().tiny_pair(
+def pair(tmp_path_factory: pytest.TempPathFactory) -> launch.TinyPair:
+    return runner().tiny_pair(
         tmp_path_factory.mktemp("tiny") / "pair", interpreter=INTERPRETER, layers=LAYERS, tensor_parallel_size=RANKS
     )
+
+
+@pytest.fixture
+def asked(pair: launch.TinyPair) -> ArmRequest:
+    """The quickest arm."""
     return ArmRequest(
         arm=Arm.Q1,
         lane="cpu",
@@ -94,3 +98,20 @@ def test_a_rank_that_spins_is_named_with_its_place_and_with_one_that_waited(aske
     stacks = read_stacks(directory)
     assert sorted(stacks) == [0, 1]
     assert not any(isinstance(stack, Missing) for stack in stacks.values())
+
+
+@pytest.mark.timeout(300)
+def test_a_rank_that_is_killed_while_replays_are_profiled_is_named(
+    asked: ArmRequest, pair: launch.TinyPair, tmp_path: Path
+) -> None:
+    """vLLM itself says whom another rank could not reach, and not who that was or what became of it."""
+    changed = {"arm": Arm.GRAPH_CONTROL, "draft": str(pair.draft), "profile_samples": 2 * altered_rank.STEP}
+    request, directory = asked.model_copy(update={**changed, "tokens": 100}), tmp_path / "arm"
+    with pytest.raises(launch.ArmFailedError) as failed:
+        altered("dies", 240.0).arm(request, directory, interpreter=INTERPRETER)
+    said = str(failed.value)
+    assert said.startswith(f"arm graph-control in {directory}: exited, exit code 1 after "), said
+    assert ": laguna-arm failed: RuntimeError: " in said
+    assert said.endswith(f"; VllmWorker-{altered_rank.RANK} ended by SIGKILL"), said
+    assert [path.name for path in (directory / "profile").iterdir()] == []
+    assert not (directory / "record.json").exists()

@@ -185,6 +185,19 @@ def test_what_ends_by_itself_in_the_time_to_settle_is_no_leftover(tmp_path: Path
     assert 0.3 <= record.wall_seconds < PATIENCE
 
 
+@pytest.mark.parametrize(("kind", "left"), [("leaves-a-daemon", 1), ("leaves-a-sleeper", 0)])
+def test_without_the_time_to_settle_a_leftover_is_what_does_not_end_when_it_is_asked_to(
+    kind: str, left: int, tmp_path: Path, token: str
+) -> None:
+    """As the processes of a server that was killed, which its leg stops at once."""
+    with SupervisedProcess(command(kind, tmp_path, 0.3, settle_seconds=600.0), token) as started:
+        while descent.find(started.pid) is not None:
+            time.sleep(0.01)
+        record = started.stop()
+    assert (record.reason, len(record.leftovers), record.survivors) == (Reason.EXITED, left, [])
+    assert record.last_signal == (signal.SIGKILL if left else signal.SIGINT)
+
+
 @pytest.mark.parametrize("kind", ["plain", "double-fork", "ignores-signals", "stuck-at-start"])
 def test_the_deadline_ends_it(kind: str, tmp_path: Path, token: str) -> None:
     record = run(command(kind, tmp_path, 0.3, deadline_seconds=1.0), token)
@@ -333,6 +346,28 @@ def test_a_supervisor_that_cannot_start_says_why(tmp_path: Path, token: str, mon
         ProcessError, match=r"/bin/true in .*: could not be run: its supervisor ended at once: no such luck"
     ):
         run(program(tmp_path, "/bin/true"), token)
+
+
+def test_a_supervisor_that_is_killed_while_it_starts_is_named(
+    tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_supervisor(monkeypatch, "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(ProcessError, match=r"its supervisor ended at once, by SIGKILL: nothing on standard error$"):
+        run(program(tmp_path, "/bin/true"), token)
+
+
+def test_what_a_supervisor_said_counts_though_it_never_read_our_word_to_stop(
+    tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child ends by itself while we are about to end it: the kernel then answers first that the word was lost."""
+    late = "s = supervisor.Supervisor; say = s._send; s._send = lambda *a: ('reason' in a[1] and sleep(1), say(*a))"
+    change_supervisor(monkeypatch, f"from time import sleep; from pytest_laguna.machine import supervisor; {late}")
+    with SupervisedProcess(program(tmp_path, "/bin/true"), token) as started:
+        while descent.find(started.pid) is not None:
+            time.sleep(0.01)
+        time.sleep(0.3)  # the supervisor has made up its mind
+        record = started.stop()
+    assert (record.reason, record.exit_code, record.is_clean) == (Reason.EXITED, 0, True)
 
 
 def test_a_supervisor_that_says_nothing_is_given_up(

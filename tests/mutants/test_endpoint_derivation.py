@@ -25,7 +25,8 @@ from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.endpoint_campaign import Teacher, TeacherRow
 from pytest_laguna.evidence.host import HostAudit, HostState, KernelLog, difference
-from pytest_laguna.evidence.schemas import AttemptStart, Earlier, Identity
+from pytest_laguna.evidence.leg import LegEnd
+from pytest_laguna.evidence.schemas import AttemptStart, Earlier, Identity, read_model
 from pytest_laguna.own_analysis import derive_endpoint, read_attempted
 from pytest_laguna.protocol import parse_protocol, plan_endpoint
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
@@ -307,7 +308,9 @@ def first_ended(endpoint: Path, *, leftover: bool = False) -> None:
 
 def test_a_leg_without_a_record_keeps_its_place(ran: Path, tmp_path: Path) -> None:
     clauses = derive(ran, tmp_path, first_ended)
-    missing = "campaign: legs-complete: block 1 A1 did not run; expected all of 4 legs; 01-A1: r"
+    end = read_model(reader.leg_directory(ran / root.EVIDENCE / reader.DIRECTORY, 1, "A1") / "end.json", LegEnd)
+    why = f"01-A1: r; its server: {end.process}"
+    missing = f"campaign: legs-complete: block 1 A1 did not run; expected all of 4 legs; {why}"
     assert clauses["legs-in-order"] == (Verdict.NOT_PROVEN, missing)
 
 

@@ -493,6 +493,17 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         "told enable_prefix_caching True; expected Fal",
     ),
     ("cleanup-clean", "worker", put(B2, "end|cleanup|worker_status", 1), F, "expected no process left and idle cards"),
+    (
+        "cleanup-clean",
+        "unwatched",
+        both(
+            put(B2, "end|cleanup|worker_status", 1),
+            put(B2, "end|process|reason", "supervisor-lost"),
+            put(B2, "end|process|proven_empty", False),
+        ),
+        N,
+        "whether no process is left is not proven",
+    ),
     ("cleanup-clean", "idle", put(B2, "end|cleanup|idle_status", 1), F, "expected no process left and idle cards"),
     ("cleanup-clean", "stop", put(B2, "end|cleanup|stop_status", 1), V, "no reason; expected zeros"),
     ("cleanup-clean", "reason", put(B2, "end|reason", "row 3 broke off"), V, "row 3 broke off; expected zeros"),

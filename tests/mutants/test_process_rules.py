@@ -65,8 +65,9 @@ LOST: dict[str, Any] = {"reason": Reason.SUPERVISOR_LOST, "wait_status": None, "
         ({"survivors": [FOUND], "proven_empty": False}, Verdict.FAIL, "nothing-left: survived SIGKILL: pid 7"),
         ({"survivors": [FOUND], "reason": Reason.DEADLINE, "proven_empty": False}, Verdict.FAIL, "nothing-left: surv"),
         ({**LOST, "survivors": [FOUND]}, Verdict.FAIL, "nothing-left: survived SIGKILL: pid 7"),
-        ({**LOST, "leftovers": [FOUND]}, Verdict.NOT_PROVEN, "proven-empty: "),  # the sweep killed the arm itself
-        (LOST, Verdict.NOT_PROVEN, "proven-empty: "),
+        # The sweep killed the arm itself.
+        ({**LOST, "leftovers": [FOUND]}, Verdict.NOT_PROVEN, "proven-empty: supervisor-lost: whether "),
+        (LOST, Verdict.NOT_PROVEN, "proven-empty: supervisor-lost: whether all of it has ended is not proven"),
     ],
 )
 def test_what_is_left_decides_whatever_else_is_wrong(changed: dict[str, Any], verdict: Verdict, reason: str) -> None:

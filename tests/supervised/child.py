@@ -104,6 +104,16 @@ def leaves_a_slow_grandchild(_directory: Path) -> None:
     fork(lambda: time.sleep(0.3))
 
 
+def leaves_a_sleeper(_directory: Path) -> None:
+    """End at once; the grandchild would not, and minds every signal."""
+
+    def sleep() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        time.sleep(3600)
+
+    fork(sleep)
+
+
 CHAIN_SECONDS = 90.0
 
 
@@ -163,6 +173,7 @@ KINDS: dict[str, tuple[Callable[[Path], None], int]] = {
     "stuck-at-start": (stuck_at_start, 1),
     "leaves-a-daemon": (leaves_a_daemon, 1),
     "leaves-a-slow-grandchild": (leaves_a_slow_grandchild, 0),
+    "leaves-a-sleeper": (leaves_a_sleeper, 0),
     "forks-for-ever": (forks_for_ever, 1),
     "grows": (grows, 2),
     "notes-signals": (notes_signals, 1),

@@ -19,7 +19,7 @@ from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.process import judge_cleanliness
 from pytest_laguna.evidence.arm_record import Arm, CapturedGraph
 from pytest_laguna.evidence.endpoint_campaign import RATE_TOKENS
-from pytest_laguna.evidence.leg import RankState
+from pytest_laguna.evidence.leg import LegEnd, RankState
 from pytest_laguna.evidence.process_record import Reason
 from pytest_laguna.evidence.server_command import HOST, server_argv
 from pytest_laguna.verdict import Verdict
@@ -200,6 +200,8 @@ def cleanup_clean(case: LegCase) -> Finding | None:
     """Rule ``cleanup-clean``: the pass, the stop, the workers and the cards ended well; a survivor is a failure."""
     end = case.leg.end
     statuses = end.cleanup.model_dump()
+    if end.cleanup.worker_status and not end.cleanup.idle_status and _unwatched(end):
+        return Verdict.NOT_PROVEN, f"{statuses}; whether no process is left is not proven, expected it proven"
     if end.cleanup.worker_status or end.cleanup.idle_status:
         return Verdict.FAIL, f"{statuses}; expected no process left and idle cards"
     if end.cleanup.original_status or end.cleanup.stop_status or end.reason:
@@ -207,6 +209,14 @@ def cleanup_clean(case: LegCase) -> Finding | None:
     if end.cleanup.idle_status is None:
         return Verdict.NOT_PROVEN, "nobody looked whether the cards were idle afterwards; expected idle_status 0"
     return None
+
+
+def _unwatched(end: LegEnd) -> bool:
+    """Whether nobody saw the server's end, and nothing is known to be left of it."""
+    process = end.process
+    if process is None or process.reason is not Reason.SUPERVISOR_LOST:
+        return False
+    return judge_cleanliness(process)[0] is Verdict.NOT_PROVEN
 
 
 def server_ended(case: LegCase) -> Finding | None:

@@ -173,7 +173,7 @@ def test_a_record_beside_a_failure_is_void(tmp_path: Path) -> None:
     tree = root.good() | {"arms/q1/failure.json": {"reason": "x"}}
     diagnosis = root.judged(tree, tmp_path)
     assert diagnosis.clauses["cache-cold"]["nothing-cached"] == RuleResult(
-        verdict=Verdict.VOID, reason="arms/q1: a record and a failure; expected one of them"
+        verdict=Verdict.VOID, reason="arms/q1: a record and a failure (x); expected one of them"
     )
 
 

@@ -536,7 +536,7 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
     (
         "timing/compared",
         "VOID",
-        "arms/graph-control: a record and a failure; expected one of them",
+        "arms/graph-control: a record and a failure (x); expected one of them",
         put("arms/graph-control/failure.json", {"reason": "x"}),
     ),
     (

@@ -74,6 +74,8 @@ ACTIVE = "flag, classes, lane, validator, target layers, those with counters and
 TWELVE = lab.SUITE.model_copy(update={"prompts": 12})
 PROCESSES = [(rank, 2020 + rank, 6020 + rank) for rank in range(lab.RANKS)]
 GAP = {"0": 0, "2": 0}
+LOST = (put("end|process|reason", "supervisor-lost"), put("end|process|proven_empty", False))
+LEFT = {"pid": 7, "command": "x", "start_ticks": 1}
 UNDECLARED = "nothing was observed, so it is not declared; expected an observation"
 ZEROS, ORDER = "0" * 64, MADE["B1"]["ranks_captured"][0]["graphs"][0]["order_sha256"]
 SEVEN = {str(position): 0 for position in range(7)}
@@ -229,6 +231,15 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
     ("cached-zero", put("final_gate|cached_tokens", [1]), V,
         "cached tokens of the final gate are [1]; expected 13 zeros"),
     ("cleanup-clean", put("end|cleanup|worker_status", 1), F,
+        ("{'original_status': 0, 'stop_status': 0, 'worker_status': 1, 'idle_status': 0}; expected no process "
+        "left and idle cards")),
+    ("cleanup-clean", each(put("end|cleanup|worker_status", 1), *LOST), N,
+        ("{'original_status': 0, 'stop_status': 0, 'worker_status': 1, 'idle_status': 0}; whether no process is left "
+        "is not proven, expected it proven")),
+    ("cleanup-clean", each(put("end|cleanup|worker_status", 1), put("end|cleanup|idle_status", 1), *LOST), F,
+        ("{'original_status': 0, 'stop_status': 0, 'worker_status': 1, 'idle_status': 1}; expected no process "
+        "left and idle cards")),
+    ("cleanup-clean", each(put("end|cleanup|worker_status", 1), put("end|process|survivors", [LEFT]), *LOST), F,
         ("{'original_status': 0, 'stop_status': 0, 'worker_status': 1, 'idle_status': 0}; expected no process "
         "left and idle cards")),
     ("cleanup-clean", put("end|cleanup|idle_status", 1), F,

@@ -121,7 +121,7 @@ def test_a_leg_passes_the_suite_once_and_records_it(tmp_path: Path) -> None:
     sent = [row.sent_ns for row in record.rows]
     assert sent == sorted(sent)
     assert (record.counters_before.generated_tokens, record.counters_after.generated_tokens) == (0, 15)
-    assert (record.counters_after.file, record.counters_after.drafts) == ("metrics-after-suite.prom", None)
+    assert (record.counters_after.file, record.counters_after.drafts) == ("metrics-after-suite.prom", 3)
     assert [rank.moment for rank in record.ranks_captured + record.ranks_served] == ["captured", "served"]
     assert [look.moment for look in record.sockets] == ["ready", *PROMPTS]
     server = record.server

@@ -6,6 +6,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 
 from pytest_laguna.engine.arm import _ended_children
@@ -20,6 +21,17 @@ def test_the_ended_are_named_and_the_others_are_not() -> None:
     for child in children:
         child.join()
     assert list(_ended_children()) == ["rank-0 ended by SIGKILL", "rank-1 ended with exit code 3"]
+
+
+def test_one_of_an_engine_that_has_frozen_its_heap_is_named_too() -> None:
+    code = (
+        "import gc, multiprocessing, os; from pytest_laguna.engine import arm;"
+        "child = multiprocessing.get_context('fork').Process(target=os.abort, name='rank-0'); child.start();"
+        "arm._RANKS.extend(multiprocessing.active_children()); gc.freeze(); child.join();"
+        "print(*arm._ended_children())"
+    )
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert said == "rank-0 ended by SIGABRT\n"
 
 
 def _kill_oneself() -> None:

@@ -94,7 +94,7 @@ def test_a_failure_of_another_form_is_void(content: bytes, tmp_path: Path) -> No
 def test_a_record_beside_a_failure_is_void(tmp_path: Path) -> None:
     root.write({"arms/q1/failure.json": {"reason": "no memory"}, "arms/q1/record.json": b"{}"}, tmp_path)
     record = read_run(tmp_path, "arms/q1", ArmRequest, ArmRecord).record
-    assert record == Missing(Verdict.VOID, "arms/q1: a record and a failure; expected one of them")
+    assert record == Missing(Verdict.VOID, "arms/q1: a record and a failure (no memory); expected one of them")
 
 
 def test_a_torn_failure_is_void_without_a_record_too(tmp_path: Path) -> None:

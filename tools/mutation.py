@@ -44,7 +44,7 @@ SLOWEST = 2.0
 """Seconds of processor time; a test that takes longer under trace is not asked."""
 ROUND = 300
 """Lines that a test runs anew before its trace of a function ends."""
-LONGEST = 30.0
+LONGEST = 60.0
 """Seconds of tests that a mutant is given; one that they do not refute counts as a survivor."""
 NO_CODE = 3
 ADDED_MEMORY = 4 << 30

@@ -78,8 +78,9 @@ def test_only(prove):
     {only}
 """
 
-CARD = os.getpid() % 900 + 10
-"""A process slot of this test process's own: tests run side by side, and a card has one lease."""
+CARD = os.getpid() * 7 % 800 + 10
+"""A process slot of this test process's own, as are the next and the hundredth after it: tests run side by side, and a
+card has one lease. No card has four digits."""
 
 # Of the plugins that happen to be installed beside, two load for longer than a small session runs.
 PYPROJECT = """\

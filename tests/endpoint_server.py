@@ -306,7 +306,7 @@ def end_slowly(*_: object) -> None:
     """Take a while to stop, and say so where the leg's evidence is not."""
     STOPPING.set()
     (Path(os.environ["LAGUNA_RANK_PIPES"]) / "stopping").touch()
-    time.sleep(0.5)
+    time.sleep(0.8)
     os._exit(0)
 
 

@@ -57,15 +57,17 @@ class KilledGate(Gate):
         if phase in BEFORE:
             where, name, number = BEFORE[phase]
             monkeypatch.setattr(where, name, self._counted(getattr(where, name), number))
-        monkeypatch.setattr(ranks, "ANSWER_SECONDS", 0.3)
 
     def _counted(self, original: Callable[..., Any], number: int) -> Callable[..., Any]:
         calls = itertools.count(1)
 
         def counted(*arguments: Any, **keywords: Any) -> Any:
-            if self.server is not None and next(calls) == number:
-                self.kill(self.server)
-            return original(*arguments, **keywords)
+            if self.server is None or next(calls) != number:
+                return original(*arguments, **keywords)
+            self.kill(self.server)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(ranks, "ANSWER_SECONDS", 0.3)  # for a rank of which nobody is there to answer
+                return original(*arguments, **keywords)
 
         return counted
 
@@ -87,8 +89,10 @@ class KilledGate(Gate):
             elif self.phase in awaited:
                 threading.Thread(target=self._kill_later, args=(server, awaited[self.phase]), daemon=True).start()
             self.server = server
-            yield server
-        self.server = None
+            try:
+                yield server
+            finally:
+                self.server = None
 
     def _kill_later(self, server: RunningProgram, path: Path) -> None:
         wait_for(path.exists)

@@ -9,6 +9,7 @@ from pathlib import Path
 from pytest_laguna.evidence.event_analysis import DIRECTORY
 from tests.demo import CARD, FIRST, PROVES, Project
 from tests.diagnostic_project import FIRST_CLAUSES
+from tests.runner import keep_bytecode
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = ROOT / "campaigns" / "laguna-current-stream-events.toml"
@@ -25,6 +26,7 @@ class EventProject(Project):
         super().__init__(directory)
         (directory / "gates").mkdir()
         (directory / "gates" / GATE.name).write_text(GATE.read_text())
+        keep_bytecode(directory)
         self.campaign(small_campaign(campaign, **changed))
         (directory / "checks" / "test_first.py").write_text(FIRST.format(first=PROVES, second=PROVES))
 

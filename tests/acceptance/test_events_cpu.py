@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.demo import CARD, last_line, writable
+from tests.demo import CARD, laguna, last_line, writable
 from tests.event_project import FITNESS, EventProject
 
 
@@ -23,13 +21,8 @@ def passed(tmp_path_factory: pytest.TempPathFactory) -> EventProject:
     return project
 
 
-def _laguna(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest_laguna.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-
-
 def test_the_campaign_passes_and_verifies(passed: EventProject) -> None:
-    result = _laguna("verify", str(passed.sealed), "--json")
+    result = laguna("verify", str(passed.sealed), "--json")
     assert [gate["verdict"] for gate in json.loads(result.stdout)["gates"]] == ["PASS", "PASS"]
 
 
@@ -88,7 +81,7 @@ def test_gate_3_is_refused(passed: EventProject) -> None:
 
 def test_analyze_gives_the_same_bytes_again(passed: EventProject, tmp_path: Path) -> None:
     out = tmp_path / "again.json"
-    result = _laguna("analyze", str(passed.newest), "--out", str(out))
+    result = laguna("analyze", str(passed.newest), "--out", str(out))
     assert result.returncode == 0, result.stdout + result.stderr
     assert out.read_bytes() == (passed.events / "analysis.json").read_bytes()
     assert "exact_event_profile_stop" in result.stdout
@@ -96,7 +89,7 @@ def test_analyze_gives_the_same_bytes_again(passed: EventProject, tmp_path: Path
 
 def test_trace_writes_what_perfetto_opens(passed: EventProject, tmp_path: Path) -> None:
     out = tmp_path / "trace.json"
-    assert _laguna("trace", str(passed.newest), "--out", str(out)).returncode == 0
+    assert laguna("trace", str(passed.newest), "--out", str(out)).returncode == 0
     slices = [event for event in json.loads(out.read_bytes())["traceEvents"] if event["ph"] == "X"]
     assert [event["args"]["kind"] for event in slices] == ["graph", "attention"] * 8 + ["graph"]
 
@@ -109,6 +102,6 @@ def test_a_changed_profile_is_seen(passed: EventProject, tmp_path: Path) -> None
         profile["interval_ns"][0] += 1
         path.write_text(json.dumps(profile))
     out = tmp_path / "again.json"
-    assert _laguna("analyze", str(passed.newest), "--out", str(out)).returncode == 22
+    assert laguna("analyze", str(passed.newest), "--out", str(out)).returncode == 22
     assert not out.exists()
-    assert _laguna("verify", str(passed.sealed)).returncode == 22
+    assert laguna("verify", str(passed.sealed)).returncode == 22

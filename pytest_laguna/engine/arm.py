@@ -45,6 +45,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 2:  # noqa: PLR2004
         sys.stderr.write(f"{arms.FAILED}expected REQUEST.json RECORD.json, got {len(arguments)} arguments\n")
         return 2
+    program.end_quickly()
     request_path, record_path = (Path(argument) for argument in arguments)
     try:
         record = run(read_model(request_path, ArmRequest), Path(os.path.realpath(record_path.parent)))

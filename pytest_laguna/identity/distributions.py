@@ -88,7 +88,7 @@ def hash_distributions(metadata: Sequence[Path], start_files: Collection[str]) -
         IdentityError: a file cannot be read, or changes meanwhile.
     """
     rows = {place: _recorded(place) for place in metadata}
-    there = {row.file: row.file.resolve() for listed in rows.values() for row in listed if row.file.is_file()}
+    there = dict(_resolved(dict.fromkeys(row.file for listed in rows.values() for row in listed)))
     digests = digest_all(there.values())
     accepted: dict[Path, set[str]] = collections.defaultdict(set)
     for row in (row for listed in rows.values() for row in listed if row.file in there):
@@ -104,6 +104,14 @@ def hash_distributions(metadata: Sequence[Path], start_files: Collection[str]) -
         )
         for place, listed in rows.items()
     }
+
+
+def _resolved(named: Collection[Path]) -> Iterator[tuple[Path, Path]]:
+    """Those of the named files that are there, and where each lies; of many files the folders are few."""
+    folders = {folder: folder.resolve() for folder in {file.parent for file in named}}
+    for file in named:
+        if file.is_file():
+            yield file, file.resolve() if file.is_symlink() else folders[file.parent] / file.name
 
 
 def _unlisted(metadata: Path, rows: Sequence[_Recorded], listed: Collection[Path]) -> Iterator[str]:

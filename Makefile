@@ -35,9 +35,10 @@ gates: $(PROJECT)
 	exit $$status
 
 # A file stays with one worker: what its fixtures build or run is built once. Files begin in their order, in which those that
-# run engines come first; by itself xdist keeps files of few tests, which are these, for the end.
+# run engines come first; by itself xdist keeps files of few tests, which are these, for the end. Three keep two cores busy:
+# a worker waits for a fifth of its time, for deadlines and for processes that start and end.
 test: static vllm-sources
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2 --dist=loadfile --no-loadscope-reorder \
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 3 --dist=loadfile --no-loadscope-reorder \
 	  --timeout=600 --durations=30
 
 # The candidate's contract under the Python validator: the native check needs a torch that the legacy stack does not have.

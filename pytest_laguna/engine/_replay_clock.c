@@ -11,19 +11,21 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include <stdint.h>
 #include <string.h>
 #include <time.h>
 
 enum { MOST_ARGUMENTS = 16 };
 
-/* What a Timed callable is to the clock. */
-enum { FORWARD, UPDATE, CANONICAL, CONTRACT_FORWARD, CONTRACT_UPDATE, KINDS };
+/* What a Timed callable is to the clock; a contract is asked for one of the first two as well. */
+enum { FORWARD, UPDATE, CANONICAL, KINDS };
 
-/* What is asked of a cache, and of a contract. */
-enum { TRANSPOSE, SPLIT, CONTRACTS_FORWARD, CONTRACTS_UPDATE, NAMES };
+/* What is asked of a contract, and of a cache. */
+enum { CONTRACTS_FORWARD, CONTRACTS_UPDATE, TRANSPOSE, SPLIT, NAMES };
 
 typedef struct {
     PyObject *names[NAMES]; /* interned */
+    PyTypeObject *clock_type;
 } ModuleState;
 
 static long long
@@ -207,7 +209,7 @@ static PyType_Spec clock_spec = {
 
 /* ---- Timed -------------------------------------------------------------------------------------------------- */
 
-/* A callable of vLLM's, or the candidate's contract, in whose place this stands; as it is while nothing is recorded. */
+/* A callable of vLLM's, in whose place this stands; as it is while nothing is recorded. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -259,29 +261,10 @@ run_canonical(Timed *self, PyObject *const *args, size_t count, PyObject *keywor
     return view;
 }
 
-/* Ask the candidate's contract; a check that raises is no answer. */
-static PyObject *
-run_contract(Timed *self, PyObject *const *args, size_t count, PyObject *keyword_names)
-{
-    ViewClock *clock = self->clock;
-    int method = self->kind - CONTRACT_FORWARD; /* FORWARD or UPDATE */
-    long long begin = now_ns(); /* its method is looked up inside, as the cache's is */
-    PyObject *handed = ask(self->callable, clock->names[CONTRACTS_FORWARD + method], args, PyVectorcall_NARGS(count),
-                           keyword_names);
-    if (handed != NULL && clock->recording) {
-        clock->nanoseconds[method] += now_ns() - begin;
-        clock->persistent_calls++;
-    }
-    return handed;
-}
-
 static PyObject *
 timed_call(PyObject *callable, PyObject *const *args, size_t count, PyObject *keyword_names)
 {
     Timed *self = (Timed *)callable;
-    if (self->kind >= CONTRACT_FORWARD) {
-        return run_contract(self, args, count, keyword_names);
-    }
     if (!self->clock->recording) {
         return PyObject_Vectorcall(self->callable, args, count, keyword_names);
     }
@@ -289,6 +272,18 @@ timed_call(PyObject *callable, PyObject *const *args, size_t count, PyObject *ke
         return run_method(self, args, count, keyword_names);
     }
     return run_canonical(self, args, count, keyword_names);
+}
+
+/* Whether an argument is a clock of the module of a type, which may be read as one. Returns 0, or -1 with an exception. */
+static int
+require_clock(PyTypeObject *type, PyObject *clock)
+{
+    ModuleState *state = PyType_GetModuleState(type);
+    if (state == NULL || Py_TYPE(clock) != state->clock_type) {
+        PyErr_Format(PyExc_TypeError, "%s: expected a ViewClock, seen %s", type->tp_name, Py_TYPE(clock)->tp_name);
+        return -1;
+    }
+    return 0;
 }
 
 static PyObject *
@@ -304,14 +299,10 @@ timed_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
     if (!PyArg_ParseTuple(args, "OOi|n:Timed", &clock, &callable, &kind, &position)) {
         return NULL;
     }
-    /* The module's other type: made of the same module, so that its clock may be read as one. */
-    PyObject *module = PyType_GetModule(type);
-    if (module == NULL || PyType_GetModule(Py_TYPE(clock)) != module || Py_TYPE(clock) == type) {
-        PyErr_Clear();
-        PyErr_SetString(PyExc_TypeError, "Timed: expected a ViewClock");
+    if (require_clock(type, clock) < 0) {
         return NULL;
     }
-    int known = kind >= 0 && kind < KINDS && (kind >= CONTRACT_FORWARD || PyCallable_Check(callable));
+    int known = kind >= 0 && kind < KINDS && PyCallable_Check(callable);
     if (!known || position < 0 || position >= MOST_ARGUMENTS) {
         PyErr_SetString(PyExc_ValueError, "Timed: expected a callable, what it is, and where a method has its cache");
         return NULL;
@@ -380,9 +371,128 @@ static PyType_Spec timed_spec = {
     .slots = timed_slots,
 };
 
+/* ---- TimedContract ------------------------------------------------------------------------------------------ */
+
+/* A layer's contract, timed when it is asked for its seam; there is one for each layer, so it is small: what a layer
+ * alone uses has left the processor's caches when it is used again. */
+typedef struct {
+    PyObject_HEAD
+    ViewClock *clock;
+    PyObject *contract;
+} TimedContract;
+
+/* Ask the contract; a check that raises is no answer. Its method is looked up inside the time, as the cache's is. */
+static PyObject *
+ask_contract(TimedContract *self, int method, PyObject *source)
+{
+    ViewClock *clock = self->clock;
+    long long begin = now_ns();
+    PyObject *handed = ask(self->contract, clock->names[method], &source, 1, NULL);
+    if (handed != NULL && clock->recording) {
+        clock->nanoseconds[method] += now_ns() - begin;
+        clock->persistent_calls++;
+    }
+    return handed;
+}
+
+static PyObject *
+timed_contract_forward(TimedContract *self, PyObject *source)
+{
+    return ask_contract(self, FORWARD, source);
+}
+
+static PyObject *
+timed_contract_update(TimedContract *self, PyObject *source)
+{
+    return ask_contract(self, UPDATE, source);
+}
+
+static PyObject *
+timed_contract_get(TimedContract *self, void *name)
+{
+    return PyObject_GetAttrString(self->contract, name);
+}
+
+static PyObject *
+timed_contract_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    PyObject *clock, *contract;
+    if (keywords != NULL && PyDict_GET_SIZE(keywords) != 0) {
+        PyErr_SetString(PyExc_TypeError, "TimedContract: expected no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "OO:TimedContract", &clock, &contract) || require_clock(type, clock) < 0) {
+        return NULL;
+    }
+    TimedContract *self = (TimedContract *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->clock = (ViewClock *)Py_NewRef(clock);
+    self->contract = Py_NewRef(contract);
+    return (PyObject *)self;
+}
+
+static int
+timed_contract_traverse(TimedContract *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->clock);
+    Py_VISIT(self->contract);
+    return 0;
+}
+
+static void
+timed_contract_dealloc(TimedContract *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->contract);
+    Py_CLEAR(self->clock);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef timed_contract_methods[] = {
+    {"forward", (PyCFunction)timed_contract_forward, METH_O, PyDoc_STR("What the contract answers.")},
+    {"update", (PyCFunction)timed_contract_update, METH_O, PyDoc_STR("What the contract answers.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef timed_contract_members[] = {
+    {"contract", T_OBJECT_EX, offsetof(TimedContract, contract), READONLY, PyDoc_STR("In whose place this stands.")},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef timed_contract_getters[] = {
+    {"raw", (getter)timed_contract_get, NULL, PyDoc_STR("The contract's."), "raw"},
+    {"canonical", (getter)timed_contract_get, NULL, PyDoc_STR("The contract's."), "canonical"},
+    {"forward_hits", (getter)timed_contract_get, NULL, PyDoc_STR("The contract's."), "forward_hits"},
+    {"update_hits", (getter)timed_contract_get, NULL, PyDoc_STR("The contract's."), "update_hits"},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot timed_contract_slots[] = {
+    {Py_tp_doc, (void *)PyDoc_STR("A layer's contract, timed by a ViewClock when it is asked for its seam.")},
+    {Py_tp_new, timed_contract_new},
+    {Py_tp_traverse, timed_contract_traverse},
+    {Py_tp_dealloc, timed_contract_dealloc},
+    {Py_tp_methods, timed_contract_methods},
+    {Py_tp_members, timed_contract_members},
+    {Py_tp_getset, timed_contract_getters},
+    {0, NULL},
+};
+
+static PyType_Spec timed_contract_spec = {
+    .name = "pytest_laguna.engine._replay_clock.TimedContract",
+    .basicsize = sizeof(TimedContract),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = timed_contract_slots,
+};
+
 /* ---- Segments ----------------------------------------------------------------------------------------------- */
 
-/* Call each segment, and read the clock after it: one ends where the next begins. The list is made after the last. */
+/* Call each segment, and read the clock after it: one ends where the next begins. */
 static PyObject *
 run_segments(PyObject *Py_UNUSED(module), PyObject *segments)
 {
@@ -391,60 +501,57 @@ run_segments(PyObject *Py_UNUSED(module), PyObject *segments)
         return NULL;
     }
     Py_ssize_t count = PyTuple_GET_SIZE(segments);
-    long long *readings = PyMem_New(long long, (size_t)count + 1);
+    PyObject *readings = PyBytes_FromStringAndSize(NULL, (count + 1) * (Py_ssize_t)sizeof(int64_t));
     if (readings == NULL) {
-        return PyErr_NoMemory();
+        return NULL;
     }
-    PyObject *stamps = NULL;
-    readings[0] = now_ns();
+    int64_t *reading = (int64_t *)PyBytes_AS_STRING(readings); /* where Python's allocator puts it, it is aligned */
+    *reading = now_ns();
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *returned = PyObject_CallNoArgs(PyTuple_GET_ITEM(segments, i));
         if (returned == NULL) {
-            goto done;
+            Py_DECREF(readings);
+            return NULL;
         }
         Py_DECREF(returned);
-        readings[i + 1] = now_ns();
+        *++reading = now_ns();
     }
-    stamps = PyList_New(count + 1);
-    for (Py_ssize_t i = 0; stamps != NULL && i <= count; i++) {
-        PyObject *stamp = PyLong_FromLongLong(readings[i]);
-        if (stamp == NULL) {
-            Py_CLEAR(stamps);
-        } else {
-            PyList_SET_ITEM(stamps, i, stamp);
-        }
-    }
-done:
-    PyMem_Free(readings);
-    return stamps;
+    return readings;
 }
 
 /* ---- Module ------------------------------------------------------------------------------------------------- */
 
-static int
+static PyTypeObject *
 add_type(PyObject *module, PyType_Spec *spec)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
-    int added = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
-    Py_XDECREF(type);
-    return added;
+    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type != NULL && PyModule_AddType(module, type) < 0) {
+        Py_CLEAR(type);
+    }
+    return type;
 }
 
 static int
 module_exec(PyObject *module)
 {
     ModuleState *state = PyModule_GetState(module);
-    static const char *const names[NAMES] = {"transpose", "split", "forward", "update"};
+    static const char *const names[NAMES] = {"forward", "update", "transpose", "split"};
     for (int i = 0; i < NAMES; i++) {
         state->names[i] = PyUnicode_InternFromString(names[i]);
         if (state->names[i] == NULL) {
             return -1;
         }
     }
-    if (add_type(module, &clock_spec) < 0 || add_type(module, &timed_spec) < 0) {
-        return -1;
+    state->clock_type = add_type(module, &clock_spec);
+    PyType_Spec *others[] = {&timed_spec, &timed_contract_spec};
+    for (int i = 0; i < 2; i++) {
+        PyTypeObject *type = state->clock_type == NULL ? NULL : add_type(module, others[i]);
+        if (type == NULL) {
+            return -1;
+        }
+        Py_DECREF(type);
     }
-    static const char *const kinds[KINDS] = {"FORWARD", "UPDATE", "CANONICAL", "CONTRACT_FORWARD", "CONTRACT_UPDATE"};
+    static const char *const kinds[KINDS] = {"FORWARD", "UPDATE", "CANONICAL"};
     for (int kind = 0; kind < KINDS; kind++) {
         if (PyModule_AddIntConstant(module, kinds[kind], kind) < 0) {
             return -1;
@@ -454,9 +561,18 @@ module_exec(PyObject *module)
 }
 
 static int
+module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    ModuleState *state = PyModule_GetState(module);
+    Py_VISIT(state->clock_type);
+    return 0;
+}
+
+static int
 module_clear(PyObject *module)
 {
     ModuleState *state = PyModule_GetState(module);
+    Py_CLEAR(state->clock_type);
     for (int i = 0; i < NAMES; i++) {
         Py_CLEAR(state->names[i]);
     }
@@ -471,7 +587,7 @@ module_free(void *module)
 
 static PyMethodDef module_methods[] = {
     {"run_segments", run_segments, METH_O,
-     PyDoc_STR("Call each of a tuple of callables; the clock before the first and after each, in nanoseconds.")},
+     PyDoc_STR("Call each of a tuple of callables; the clock before the first and after each, as int64 nanoseconds.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -487,6 +603,7 @@ static struct PyModuleDef module_definition = {
     .m_size = sizeof(ModuleState),
     .m_methods = module_methods,
     .m_slots = module_slots,
+    .m_traverse = module_traverse,
     .m_clear = module_clear,
     .m_free = module_free,
 };

@@ -4,11 +4,10 @@
 try:
     from ._replay_clock import (
         CANONICAL,
-        CONTRACT_FORWARD,
-        CONTRACT_UPDATE,
         FORWARD,
         UPDATE,
         Timed,
+        TimedContract,
         ViewClock,
         run_segments,
     )
@@ -18,11 +17,10 @@ except ImportError as error:
 
 __all__ = [
     "CANONICAL",
-    "CONTRACT_FORWARD",
-    "CONTRACT_UPDATE",
     "FORWARD",
     "UPDATE",
     "Timed",
+    "TimedContract",
     "ViewClock",
     "run_segments",
 ]

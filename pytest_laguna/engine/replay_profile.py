@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import operator
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, NoReturn, Protocol
@@ -20,6 +21,9 @@ from .replay_clock import run_segments
 from .view_preparation import TimingSeam, ViewCounts
 
 Replay = Callable[[], object]
+
+NANOSECONDS = struct.Struct("=q")
+"""A reading of the clock, as ``run_segments`` gives it."""
 
 
 class Batch(Protocol):
@@ -66,6 +70,7 @@ class ReplayProfiler:
             samples: how many.
         """
         self._batch = batch
+        self._captured = list(batch.segments)
         self._segments = tuple(batch.segments)
         self._kinds = list(kinds)
         self._seam = seam
@@ -75,7 +80,7 @@ class ReplayProfiler:
         self._started = False
         self._hooks = contextlib.ExitStack()
         self._taken: list[_Taken] = []
-        self._stamps: list[int] = []
+        self._stamps = b""
         self._offloader_ns: int | None = None
         self.samples = samples
         self.sha256: str | None = None
@@ -113,7 +118,7 @@ class ReplayProfiler:
     def replay(self, replay: Replay) -> object:
         """One replay, timed. What is not part of it lies before the first clock reading or after the last."""
         self._require_segments()
-        self._stamps, self._offloader_ns = [], None
+        self._stamps, self._offloader_ns = b"", None
         self._seam.start()
         begin = time.perf_counter_ns()
         returned = replay()
@@ -138,16 +143,17 @@ class ReplayProfiler:
     def _require_segments(self) -> None:
         """A replay runs what was captured, segment for segment."""
         now = self._batch.segments
-        same = list(map(operator.is_, now, self._segments))
-        if len(now) != len(self._segments):
-            self._refuse(f"{len(self._segments)} segments, as captured", f"{len(now)}")
-        if not all(same):
-            self._refuse("the segments that were captured", f"another segment {same.index(False)}")
+        if now == self._captured:
+            return
+        if len(now) != len(self._captured):
+            self._refuse(f"{len(self._captured)} segments, as captured", f"{len(now)}")
+        other = list(map(operator.eq, now, self._captured)).index(False)
+        self._refuse("the segments that were captured", f"another segment {other}")
 
     def _take(self, begin: int, submitted: int, done: int, views: ViewCounts) -> None:
-        if len(self._stamps) != len(self._kinds) + 1:
-            seen = f"{max(0, len(self._stamps) - 1)} timed"
-            self._refuse(f"vLLM's replay to run {len(self._kinds)} segments", seen)
+        readings = len(self._stamps) // NANOSECONDS.size
+        if readings != len(self._kinds) + 1:
+            self._refuse(f"vLLM's replay to run {len(self._kinds)} segments", f"{max(0, readings - 1)} timed")
         self._taken.append(_Taken(begin, submitted, done, self._stamps, self._offloader_ns, views))
 
     def _finish(self) -> None:
@@ -175,14 +181,15 @@ class _Taken(NamedTuple):
     begin: int
     submitted: int
     done: int
-    stamps: list[int]
+    stamps: bytes
     offloader_ns: int | None
     views: ViewCounts
 
     def sample(self) -> ReplaySample:
+        stamps = [stamp for (stamp,) in NANOSECONDS.iter_unpack(self.stamps)]
         return ReplaySample(
-            segment_ns=[end - start for start, end in itertools.pairwise(self.stamps)],
-            loop_ns=self.stamps[-1] - self.stamps[0],
+            segment_ns=[end - start for start, end in itertools.pairwise(stamps)],
+            loop_ns=stamps[-1] - stamps[0],
             # Upstream has these steps in debug mode only, and there without a place to time them from outside.
             debug_guard_ns=None,
             signature_collect_ns=None,

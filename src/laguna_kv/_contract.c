@@ -25,7 +25,7 @@
 #include <dlpack/dlpack.h>
 
 enum { DIMENSIONS = 4, VIEWS = 4, TENSORS = 1 + VIEWS };
-enum { LINE = 64 }; /* bytes of a cache line */
+enum { LINE = 64, MOST_LINES = 40 }; /* bytes of a cache line, and how many of them are asked for ahead */
 
 /* The part of torch's C shim that is used, whose binary interface torch keeps stable
  * (torch/csrc/inductor/aoti_torch/c/shim.h; seen in torch 2.11 to 2.14). All return 0 for success. */
@@ -47,6 +47,8 @@ typedef struct {
     PyTypeObject *canonicalize_type;
     PyObject *geometries; /* dict; see Geometry */
     PyObject *checked[2]; /* the canonical key and value alias of the use under way, until each is asked for */
+    unsigned long long all_hits;
+    struct Contract *latest; /* the contract that was used last; borrowed, and forgotten when it is released */
 } ModuleState;
 
 /* ---- Seam --------------------------------------------------------------------------------------------------- */
@@ -253,23 +255,28 @@ typedef struct {
     PyObject *bytes;
 } Signature;
 
-/* What a use reads comes first and lies together. */
+/* Cache lines that are asked for some time before they are read. */
 typedef struct {
+    const void *owner; /* whose they are; compared and never followed, because it may be gone */
+    int count;
+    const char *lines[MOST_LINES];
+} Ahead;
+
+/* What a use reads comes first and lies together. */
+typedef struct Contract {
     PyObject_HEAD
     int distinct; /* the source and each alias object once */
     Seam *raw;
     Seam *canonical;
-    const void *pairs[2]; /* where the aliases' tuples lay and, below, the storage's C++ object: for fetch_all alone */
+    const void *pairs[2]; /* where the aliases' tuples lay and, below, the storage's C++ object: to fetch them alone */
     const void *storage;
-    Signature signatures[TENSORS];
-    const DLPackExchangeAPI *api; /* static in torch, for the life of the process */
-    Shim shim;
+    ModuleState *state;
     PyObject *held[VIEWS]; /* raw key, raw value, canonical key, canonical value */
     unsigned long long forward_hits;
     unsigned long long update_hits;
-    ModuleState *state;
+    Ahead next; /* what a use of the contract reads that was used after this one */
+    Signature signatures[TENSORS];
     PyObject *module; /* strong, and released last: the state is its memory */
-    PyObject *make_handle;
     PyObject *owner;
     PyObject *explain;
 } Contract;
@@ -285,7 +292,7 @@ typedef struct {
 static void *
 make_handle(const Contract *self, PyObject *tensor)
 {
-    PyObject *capsule = PyObject_CallOneArg(self->make_handle, tensor);
+    PyObject *capsule = PyObject_CallOneArg(self->state->make_handle, tensor);
     void *handle = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, NULL);
     Py_XDECREF(capsule);
     return handle;
@@ -316,7 +323,7 @@ record(Contract *self, PyObject *tensor)
     signature->handle = handle;
     signature->tensor = Py_NewRef(tensor);
     self->distinct++; /* from here on it is released with the contract */
-    if (self->api->dltensor_from_py_object_no_sync(tensor, &now) != 0) {
+    if (self->state->api->dltensor_from_py_object_no_sync(tensor, &now) != 0) {
         if (!PyErr_Occurred()) {
             PyErr_SetString(PyExc_TypeError, "Contract: expected a tensor that DLPack can describe");
         }
@@ -327,8 +334,8 @@ record(Contract *self, PyObject *tensor)
                      (int)DIMENSIONS, (int)now.ndim);
         return -1;
     }
-    if (self->shim.get_storage_offset(handle, &signature->storage_offset) != 0
-        || self->shim.get_storage_size(handle, &geometry.storage_bytes) != 0) {
+    if (self->state->shim.get_storage_offset(handle, &signature->storage_offset) != 0
+        || self->state->shim.get_storage_size(handle, &geometry.storage_bytes) != 0) {
         PyErr_SetString(PyExc_RuntimeError, "Contract: expected a tensor with a storage");
         return -1;
     }
@@ -347,41 +354,88 @@ record(Contract *self, PyObject *tensor)
     return 0;
 }
 
-/* Ask for the cache lines of an object. A hint: memory that is not there, or no longer, does no harm.
- *
- * Always inline, because GCC takes a function that does nothing else for one without effect, and drops its call. */
+/* Ask for a cache line. A hint: memory that is not there, or no longer, does no harm. */
 static inline __attribute__((always_inline)) void
-fetch(const void *start, size_t size)
+fetch(Ahead *Py_UNUSED(none), const char *address)
+{
+    __builtin_prefetch(address);
+}
+
+/* Have a cache line asked for later. */
+static inline __attribute__((always_inline)) void
+note(Ahead *ahead, const char *address)
+{
+    const char *line = address - (uintptr_t)address % LINE;
+    for (int i = 0; i < ahead->count; i++) {
+        if (ahead->lines[i] == line) {
+            return;
+        }
+    }
+    if (ahead->count < MOST_LINES) {
+        ahead->lines[ahead->count++] = line;
+    }
+}
+
+/* Always inline, as all that follows, because GCC takes a function that does nothing but fetch for one without effect,
+ * and drops its call. */
+static inline __attribute__((always_inline)) void
+each_line_of(const void *start, size_t size, void (*visit)(Ahead *, const char *), Ahead *ahead)
 {
     const char *address = start;
     for (size_t offset = 0; offset < size; offset += LINE) {
-        __builtin_prefetch(address + offset);
+        visit(ahead, address + offset);
     }
-    __builtin_prefetch(address + size - 1);
+    visit(ahead, address + size - 1);
 }
 
-/* Ask for all that a use is about to read.
+/* Visit all that a use of a contract reads.
  *
  * Between two uses of a layer run launches and all other layers, so nearly all of it has left the processor's caches.
  * Read as it is compared it would be waited for piece by piece, each found through the one before and torch's reference
- * counting, which is atomic, letting none overtake; asked for at once it is waited for about once. The sizes of torch's
- * objects are those of torch 2.13; with others this is slower and no less right. */
+ * counting, which is atomic, letting none overtake. The sizes of torch's objects are those of torch 2.13; with others
+ * this is slower and no less right. */
 static inline __attribute__((always_inline)) void
-fetch_all(const Contract *self)
+each_line(const Contract *read, void (*visit)(Ahead *, const char *), Ahead *ahead)
 {
-    for (int i = 0; i < self->distinct; i++) {
-        const Signature *signature = &self->signatures[i];
-        fetch(signature->tensor, sizeof(PyObject) + 2 * sizeof(void *));
-        fetch((const char *)signature->shape_address - LINE, LINE + 104);
-        fetch(signature->handle, sizeof(void *));
+    each_line_of(read, offsetof(Contract, signatures) + (size_t)read->distinct * sizeof(Signature), visit, ahead);
+    for (int i = 0; i < read->distinct; i++) {
+        const Signature *signature = &read->signatures[i];
+        each_line_of(signature->tensor, sizeof(PyObject) + 2 * sizeof(void *), visit, ahead);
+        each_line_of((const char *)signature->shape_address - LINE, LINE + 104, visit, ahead);
+        each_line_of(signature->handle, sizeof(void *), visit, ahead);
     }
-    fetch(self->storage, 64);
+    each_line_of(read->storage, 64, visit, ahead);
     for (int i = 0; i < 2; i++) {
-        fetch(i == 0 ? self->raw : self->canonical, sizeof(Seam));
-        fetch(self->pairs[i], sizeof(PyTupleObject) + sizeof(PyObject *));
+        each_line_of(i == 0 ? read->raw : read->canonical, sizeof(Seam), visit, ahead);
+        each_line_of(read->pairs[i], sizeof(PyTupleObject) + sizeof(PyObject *), visit, ahead);
     }
-    fetch(&self->signatures[self->distinct - 1], sizeof(Signature));
-    fetch(&self->api, offsetof(Contract, state) - offsetof(Contract, api));
+}
+
+/* Ask for all that a use is about to read, and have the contract that was used before ask for it earlier next time:
+ * layers are used in one order. */
+static void
+come_after(Contract *self)
+{
+    Contract *before = self->state->latest;
+    if (before == self) {
+        return;
+    }
+    each_line(self, fetch, NULL);
+    if (before != NULL && before->next.owner != self) {
+        before->next.owner = self;
+        before->next.count = 0;
+        each_line(self, note, &before->next);
+    }
+    self->state->latest = self;
+}
+
+/* Ask for what the contract reads that is used after this one: what comes between gives it time. */
+static inline __attribute__((always_inline)) void
+fetch_next(const Contract *self)
+{
+    for (int i = 0; i < self->next.count; i++) {
+        fetch(NULL, self->next.lines[i]);
+    }
 }
 
 /* Whether a tensor is as it was recorded; an error while reading it counts as drift. */
@@ -391,7 +445,7 @@ holds(const Contract *self, const Signature *signature)
     const Geometry *geometry = signature->geometry;
     DLTensor now;
     int64_t storage_offset, storage_bytes;
-    if (self->api->dltensor_from_py_object_no_sync(signature->tensor, &now) != 0) {
+    if (self->state->api->dltensor_from_py_object_no_sync(signature->tensor, &now) != 0) {
         PyErr_Clear();
         return 0;
     }
@@ -404,9 +458,9 @@ holds(const Contract *self, const Signature *signature)
         || memcmp(now.strides, geometry->strides, sizeof geometry->strides) != 0) {
         return 0;
     }
-    return self->shim.get_storage_offset(signature->handle, &storage_offset) == 0
+    return self->state->shim.get_storage_offset(signature->handle, &storage_offset) == 0
            && storage_offset == signature->storage_offset
-           && self->shim.get_storage_size(signature->handle, &storage_bytes) == 0
+           && self->state->shim.get_storage_size(signature->handle, &storage_bytes) == 0
            && storage_bytes == geometry->storage_bytes;
 }
 
@@ -423,7 +477,7 @@ hands_out(const Seam *seam, PyObject *const *held)
 static int
 check(Contract *self, PyObject *source)
 {
-    fetch_all(self);
+    come_after(self);
     int held = source == self->signatures[0].tensor && hands_out(self->raw, self->held)
                && hands_out(self->canonical, self->held + 2);
     for (int i = 0; held && i < self->distinct; i++) {
@@ -454,6 +508,8 @@ contract_forward(Contract *self, PyObject *source)
         return NULL;
     }
     self->forward_hits++;
+    self->state->all_hits++;
+    fetch_next(self);
     for (int i = 0; i < 2; i++) {
         Py_XSETREF(self->state->checked[i], Py_NewRef(self->held[2 + i]));
     }
@@ -467,6 +523,7 @@ contract_update(Contract *self, PyObject *source)
         return NULL;
     }
     self->update_hits++;
+    self->state->all_hits++;
     return Py_NewRef(self->raw);
 }
 
@@ -475,7 +532,6 @@ contract_traverse(Contract *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->module);
-    Py_VISIT(self->make_handle);
     Py_VISIT(self->owner);
     Py_VISIT(self->explain);
     Py_VISIT(self->raw);
@@ -505,13 +561,15 @@ contract_dealloc(Contract *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
+    if (self->state->latest == self) {
+        self->state->latest = NULL;
+    }
     for (int i = 0; i < 2; i++) { /* a use that was broken off has left its aliases */
         if (self->state->checked[i] == self->held[2 + i]) {
             Py_CLEAR(self->state->checked[i]);
         }
     }
     Py_CLEAR(self->explain);
-    Py_CLEAR(self->make_handle);
     Py_CLEAR(self->owner);
     Py_CLEAR(self->raw);
     Py_CLEAR(self->canonical);
@@ -519,7 +577,7 @@ contract_dealloc(Contract *self)
         Py_CLEAR(self->held[i]);
     }
     for (int i = 0; i < self->distinct; i++) {
-        (void)self->shim.delete_tensor(self->signatures[i].handle);
+        (void)self->state->shim.delete_tensor(self->signatures[i].handle);
         Py_CLEAR(self->signatures[i].tensor);
         Py_CLEAR(self->signatures[i].bytes);
     }
@@ -596,9 +654,6 @@ contract_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
     }
     self->module = Py_NewRef(PyType_GetModule(type));
     self->state = state;
-    self->api = state->api;
-    self->shim = state->shim;
-    self->make_handle = Py_NewRef(state->make_handle);
     self->owner = Py_NewRef(owner);
     self->explain = Py_NewRef(explain);
     self->raw = (Seam *)Py_NewRef(raw);
@@ -615,7 +670,16 @@ contract_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
     return (PyObject *)self;
 }
 
+static PyObject *
+contract_all_hits(PyObject *type, PyObject *Py_UNUSED(ignored))
+{
+    ModuleState *state = PyType_GetModuleState((PyTypeObject *)type);
+    return state == NULL ? NULL : PyLong_FromUnsignedLongLong(state->all_hits);
+}
+
 static PyMethodDef contract_methods[] = {
+    {"all_hits", contract_all_hits, METH_NOARGS | METH_CLASS,
+     PyDoc_STR("Uses that held, of both kinds and of all contracts of this process so far.")},
     {"forward", (PyCFunction)contract_forward, METH_O,
      PyDoc_STR("The canonical seam, if the whole contract holds for the cache given.")},
     {"update", (PyCFunction)contract_update, METH_O,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from laguna_kv import compat
 from laguna_kv.errors import ContractError, SettingError
@@ -42,6 +42,10 @@ class Contract(Protocol):
     def canonical(self) -> SeamLike:
         """Hands out the canonical aliases."""
 
+    @classmethod
+    def all_hits(cls) -> int:
+        """Uses that held, of both kinds and of all contracts of this process so far: one number to read."""
+
     def forward(self, source: torch.Tensor, /) -> SeamLike:
         """The canonical seam, if everything holds for the cache given; raises ContractError if not."""
 
@@ -58,6 +62,8 @@ class PythonContract:
     storage offsets are compared, and ``verify_views`` established the offset between them. The head size is
     checked by the seam.
     """
+
+    _all_hits: ClassVar = 0
 
     __slots__ = ("_canonical", "_held", "_owner", "_raw", "_recorded", "_source", "forward_hits", "update_hits")
 
@@ -85,16 +91,23 @@ class PythonContract:
         """Hands out the canonical aliases; like the native contract's, it cannot be replaced."""
         return self._canonical
 
+    @classmethod
+    def all_hits(cls) -> int:
+        """Uses that held, of both kinds and of all contracts of this process so far."""
+        return cls._all_hits
+
     def forward(self, source: torch.Tensor, /) -> SeamLike:
         """The canonical seam; raises ContractError if anything drifted."""
         self.check(source)
         self.forward_hits += 1
+        PythonContract._all_hits += 1
         return self._canonical
 
     def update(self, source: torch.Tensor, /) -> SeamLike:
         """The raw seam; raises ContractError if anything drifted."""
         self.check(source)
         self.update_hits += 1
+        PythonContract._all_hits += 1
         return self._raw
 
     def check(self, source: torch.Tensor, /) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from laguna_kv import views
 from laguna_kv.compat import live_breakable_captures
@@ -39,8 +39,10 @@ class ViewState:
         contract: the present state; None where nothing is built.
         builds: how many states were built.
         invalidations: how many states were discarded.
+        all_builds: how many states were built in this process, whichever the layer.
     """
 
+    all_builds: ClassVar = 0
     builds: int
     invalidations: int
 
@@ -100,6 +102,7 @@ class ViewState:
         contract = self._make_contract(kv_cache, views.build_views(kv_cache, head_size), head_size, self.owner)
         self.contract = contract
         self._count(builds=self.builds + 1, invalidations=self.invalidations)
+        ViewState.all_builds += 1
         return contract
 
     def invalidate(self) -> None:

@@ -458,6 +458,43 @@ def test_a_discarded_contract_frees_the_cache_at_once(build: Build) -> None:
         gc.enable()
 
 
+def test_layers_in_any_order_and_with_some_gone_are_checked_as_before(build: Build) -> None:
+    """A contract asks the processor for what the one reads that followed it, which may be gone."""
+    caches = [make_cache(kv_heads=1 + layer % 2) for layer in range(6)]
+    contracts = dict(enumerate(map(build, caches)))
+    for order in ("012345", "012345", "531", "0", "0", "42"):
+        for layer in map(int, order):
+            contract = contracts[layer]
+            assert (contract.update(caches[layer]), contract.forward(caches[layer])) == (
+                contract.raw,
+                contract.canonical,
+            )
+        # The last that was used, and others in the middle; a new one may lie where it lay.
+        del contracts[int(order[-1])], contract
+        gc.collect()
+        contracts[int(order[-1])] = build(caches[int(order[-1])])
+    change_one = tensors(contracts[3], caches[3])["raw_key"]
+    change_one.as_strided_(change_one.shape, change_one.stride(), change_one.storage_offset() + 8)
+    for layer in range(3):
+        contracts[layer].forward(caches[layer])
+    with pytest.raises(ContractError, match=r"raw_key\.data_ptr"):
+        contracts[3].forward(caches[3])
+
+
+def test_all_hits_are_those_of_every_contract_that_has_been(build: Build) -> None:
+    caches = [make_cache(), make_cache()]
+    contracts = [build(cache) for cache in caches]
+    before = contracts[0].all_hits()
+    for contract, cache in zip(contracts, caches, strict=True):
+        contract.forward(cache)
+        contract.update(cache)
+    with pytest.raises(ContractError):
+        contracts[0].forward(caches[1])
+    kind = type(contracts.pop())
+    del contract
+    assert (kind.all_hits() - before, contracts[0].all_hits() - before) == (4, 4)
+
+
 def test_a_cycle_through_a_python_contract_is_collected() -> None:
     cache = make_cache()
     contract = load_validator(Validator.PYTHON)(cache, build_views(cache, HEAD_SIZE), HEAD_SIZE, "layer 7")

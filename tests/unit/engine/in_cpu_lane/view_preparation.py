@@ -20,7 +20,8 @@ from laguna_kv.errors import ContractError
 from laguna_kv.settings import Validator
 from laguna_kv.state import ViewState
 from pytest_laguna.engine.profile_directory import ProfileError
-from pytest_laguna.engine.replay_clock import UPDATE, Timed, ViewClock, run_segments
+from pytest_laguna.engine.replay_clock import UPDATE, Timed, TimedContract, ViewClock, run_segments
+from pytest_laguna.engine.replay_profile import NANOSECONDS
 from pytest_laguna.engine.view_preparation import TimingSeam
 
 HEAD_SIZE = 16
@@ -136,14 +137,20 @@ def test_the_candidate_answers_with_its_persistent_views(validator: Validator, s
     assert (candidate.views.forward_hits, contract.raw.views[0] is candidate.handed[-1][0]) == (7, True)
 
 
+class Unhurried:
+    """What the seam asks of a contract, but for its answers."""
+
+    @classmethod
+    def all_hits(cls) -> int:
+        return 0
+
+
 def test_the_contracts_check_is_in_the_candidates_time(seam: Callable[..., TimingSeam]) -> None:
     candidate = Candidate(Validator.PYTHON)
     contract: Any = candidate.views.contract
     check = contract.forward
 
-    class Slow:
-        forward_hits = update_hits = 0
-
+    class Slow(Unhurried):
         def forward(self, source: torch.Tensor) -> Any:
             time.sleep(0.002)
             return check(source)
@@ -167,9 +174,7 @@ def test_the_contracts_method_is_looked_up_in_the_candidates_time(seam: Callable
     candidate = Candidate(Validator.PYTHON)
     contract: Any = candidate.views.contract
 
-    class Sought:
-        forward_hits = update_hits = 0
-
+    class Sought(Unhurried):
         @property
         def forward(self) -> Any:
             time.sleep(0.002)
@@ -446,7 +451,7 @@ def test_the_clock_hands_on_every_argument() -> None:
         ((Timed(ViewClock(int), canonical, UPDATE), canonical, UPDATE), TypeError, "expected a ViewClock"),
         ((ViewClock(int), 1, UPDATE), ValueError, "expected a callable"),
         ((ViewClock(int), canonical, -1), ValueError, "expected a callable, what it is"),
-        ((ViewClock(int), canonical, 5), ValueError, "expected a callable, what it is"),
+        ((ViewClock(int), canonical, 3), ValueError, "expected a callable, what it is"),
         ((ViewClock(int), canonical, UPDATE, -1), ValueError, "and where a method has its cache"),
         ((ViewClock(int), canonical, UPDATE, 16), ValueError, "and where a method has its cache"),
         ((ViewClock(int), canonical), TypeError, "at least 3 arguments"),
@@ -461,6 +466,34 @@ def test_a_timed_callable_of_nothing_is_refused(
         Timed(*arguments, name=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
         ViewClock(1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("validator", Validator)
+def test_a_timed_contract_is_its_contract_to_all_that_ask_it(validator: Validator) -> None:
+    contract = Candidate(validator).views.contract
+    assert contract is not None
+    timed = TimedContract(ViewClock(torch.Tensor), contract)
+    before = contract.all_hits()
+    assert (timed.forward(CACHE), timed.update(CACHE)) == (contract.canonical, contract.raw)
+    assert (timed.contract, timed.raw, timed.canonical) == (contract, contract.raw, contract.canonical)
+    assert (timed.forward_hits, timed.update_hits, contract.all_hits() - before) == (1, 1, 2)
+    with pytest.raises(AttributeError, match="no attribute 'owner'"):
+        _ = timed.owner  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "message"),
+    [
+        ((object(), None), {}, "TimedContract: expected a ViewClock, seen object"),
+        ((ViewClock(int),), {}, "2 arguments"),
+        ((ViewClock(int), None), {"name": 1}, "no keyword arguments"),
+    ],
+)
+def test_a_timed_contract_of_nothing_is_refused(
+    arguments: tuple[Any, ...], named: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        TimedContract(*arguments, **named)
 
 
 def test_nothing_is_kept_alive() -> None:
@@ -485,10 +518,12 @@ def test_nothing_is_kept_alive() -> None:
 def test_segments_are_run_in_order_with_a_reading_after_each() -> None:
     ran: list[int] = []
     before = time.perf_counter_ns()
-    stamps = run_segments((lambda: ran.append(1), lambda: time.sleep(0.002), lambda: ran.append(2)))
+    readings = run_segments((lambda: ran.append(1), lambda: time.sleep(0.002), lambda: ran.append(2)))
     assert ran == [1, 2]
+    stamps = [stamp for (stamp,) in NANOSECONDS.iter_unpack(readings)]
+    assert len(stamps) == 4
     assert before <= stamps[0] <= stamps[1] <= stamps[2] - 2_000_000 < stamps[3] <= time.perf_counter_ns()
-    assert len(run_segments(())) == 1
+    assert len(run_segments(())) == NANOSECONDS.size
 
 
 def test_a_segment_that_fails_ends_the_run() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine's programs with a small engine: ``tests/arm_program.py STAGE.json -P -m MODULE REQUEST.json RECORD.json``.
+"""The engine's programs with a small engine: an interpreter that calls ``main`` with a stage and its own arguments.
 
 An arm is the real ``pytest_laguna.engine.arm``, from its request to its record or its last line; only ``vllm`` is this
 module's. Its ranks are two forks that do what vLLM's do as far as anybody outside sees it: they have the names of
@@ -30,7 +30,7 @@ BROKEN_START = (
     "WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause."
 )
 BROKEN = "Executor failed."
-"""What vLLM 0.32.0 says when one of its ranks dies while it starts, and while it generates."""
+"""What vLLM 0.32.0 says when a rank dies while it starts, and one of the things that it says when one dies later."""
 PROFILED_SECONDS = 0.1
 """More than the replays in a good profile take: they lie within the generation."""
 
@@ -205,6 +205,7 @@ def packet(stage: Stage, request: str, record: str) -> None:
 
 
 def main(path: str, _: str, __: str, module: str, request: str, record: str) -> None:
+    """Run a program of the engine, as ``STAGE.json -P -m MODULE REQUEST.json RECORD.json`` asks for it."""
     stage = Stage(path, Path(request).parent.name)
     if module == "pytest_laguna.engine.parity":
         packet(stage, request, record)

@@ -202,6 +202,8 @@ def killed_when_reached(gate: ArmGate, victim: str) -> Iterator[None]:
 
 
 ALWAYS = {"request.json", "stdout.log", "stderr.log", "process.json", "host.json"}
+WHOLE_ARM = ALWAYS | {"record.json", "idle.json"}
+"""What an arm leaves that ended well, besides its profile."""
 STACKS = {"rank-0-stack.txt", "rank-1-stack.txt"}
 PHASES: dict[str, tuple[Arm, set[str]]] = {
     "starts": (Arm.Q1, set()),
@@ -274,5 +276,5 @@ def test_a_rank_that_is_killed_when_all_is_written_changes_nothing(
     assert (analysis.verdict, analysis.reason) == (Verdict.PASS, f"14 clauses proven ({NOTICE})")
     profiles = {"profile/rank0.json", "profile/rank1.json"}
     for arm in Arm:
-        assert gate.left(arm) == ALWAYS | {"record.json", "idle.json"} | (profiles if arm.graphs else set())
+        assert gate.left(arm) == WHOLE_ARM | (profiles if arm.graphs else set())
         gate.require_journal(arm)

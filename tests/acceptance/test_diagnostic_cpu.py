@@ -20,10 +20,11 @@ from typing import NamedTuple
 import pytest
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import token_digest
+from pytest_laguna.evidence.arm_record import Arm, token_digest
 from pytest_laguna.evidence.diagnostic import DIRECTORY
 from pytest_laguna.machine import descent
 from pytest_laguna.own_analysis import derive_diagnosis, read_attempted
+from tests.acceptance.test_arm_kills import WHOLE_ARM
 from tests.demo import laguna, writable
 from tests.diagnostic_project import PROTOCOL, ROOT, DiagnosticProject, make_engine
 from tests.sealed import reseal
@@ -46,6 +47,14 @@ def test_the_whole_diagnostic_passes_and_verifies(passed: DiagnosticProject) -> 
     identity = json.loads((passed.diagnostic / "identity.json").read_bytes())
     assert identity["engine"]["state"]["interpreter"] == f"{passed.directory}/engine/bin/python" != identity["python"]
     assert identity["engine"]["state"]["prefix"] == f"{passed.directory}/engine"
+
+
+def test_a_real_arm_leaves_the_files_that_an_arm_of_the_small_engine_leaves(passed: DiagnosticProject) -> None:
+    """By which the kills of ``test_arm_kills.py`` in each phase of an arm stand for those of a real one."""
+    for arm in Arm:
+        place = passed.diagnostic / "arms" / arm
+        found = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
+        assert found == WHOLE_ARM | ({"profile/rank0.json"} if arm.graphs else set()), arm
 
 
 def test_analyze_gives_the_same_bytes_again(passed: DiagnosticProject, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -163,8 +164,9 @@ def diagnose(
     """
     found, problems, remarks = _leases(directory)
     asked = needs or XpuNeeds(settings=None, sealed_root=Path("sealed"), project=Path())
+    engines = functools.cache(_ask)  # lanes may share an interpreter, which takes seconds to answer
     lanes = [
-        _xpu_lane(XpuDoctor(interpreter, asked)) if lane == "xpu" else _lane(lane, interpreter)
+        _xpu_lane(XpuDoctor(interpreter, asked)) if lane == "xpu" else _lane(lane, interpreter, engines(interpreter))
         for lane, interpreter in interpreters.items()
     ]
     return DoctorReport(lanes=lanes, leases=found, problems=problems, remarks=remarks)
@@ -183,7 +185,7 @@ def _xpu_lane(doctor: XpuDoctor) -> LaneReport:
     return LaneReport(lane="xpu", interpreter=interpreter, cards=cards, engine=None, problems=problems, checks=checks)
 
 
-def _lane(lane: Lane, interpreter: Path) -> LaneReport:
+def _lane(lane: Lane, interpreter: Path, engine: Engine | Problem) -> LaneReport:
     problems: list[Problem] = []
     cards: list[CardReport] = []
     try:
@@ -192,7 +194,6 @@ def _lane(lane: Lane, interpreter: Path) -> LaneReport:
             problems.append(Problem(found=f"{lane}: expected a card, saw none", mend=_SEE_CARDS[lane]))
     except CardError as error:
         problems.append(Problem(found=error.found, mend=error.mend))
-    engine = _ask(interpreter)
     if isinstance(engine, Problem):
         problems.append(Problem(found=f"{lane}: {engine.found}", mend=engine.mend.replace("LANE", lane)))
     elif engine.device != lane:

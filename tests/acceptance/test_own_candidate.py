@@ -17,6 +17,7 @@ from pytest_laguna import cli
 from pytest_laguna.campaign import read_campaign
 from tests import other_verifier
 from tests.demo import CARD, Project
+from tests.runner import keep_bytecode
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "prefill-split"
@@ -71,6 +72,7 @@ def test_it_goes_through_all_three_gates(own: OwnProject) -> None:
 
 def test_a_token_that_differs_fails_gate_2_and_closes_the_campaign(own: OwnProject) -> None:
     """The candidate is broken: it leaves out the last token of the prompt."""
+    keep_bytecode(own.directory)
     arm = own.directory / "prefill_split" / "arm.py"
     broken = arm.read_text().replace(
         'engine.generate([request["prompt"]]',

@@ -38,10 +38,17 @@ now_ns(void)
 
 /* ---- ViewClock ---------------------------------------------------------------------------------------------- */
 
+/* A method of a type that nothing can change. */
+typedef struct {
+    PyTypeObject *type; /* strong; NULL until one was asked */
+    PyObject *method;
+} Found;
+
 typedef struct {
     PyObject_HEAD
     PyTypeObject *tensor;  /* torch.Tensor: what a cache is where no candidate has put its seam */
     PyObject *names[NAMES];
+    Found found[NAMES];
     PyObject *cache;       /* of the timed method that runs now; borrowed from its caller */
     PyObject *transposed;
     PyObject *views;       /* of this forward, until both are canonical */
@@ -80,6 +87,10 @@ clock_traverse(ViewClock *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->tensor);
+    for (int i = 0; i < NAMES; i++) {
+        Py_VISIT(self->found[i].type);
+        Py_VISIT(self->found[i].method);
+    }
     Py_VISIT(self->transposed);
     Py_VISIT(self->views);
     return 0;
@@ -102,6 +113,8 @@ clock_dealloc(ViewClock *self)
     Py_CLEAR(self->tensor);
     for (int i = 0; i < NAMES; i++) {
         Py_CLEAR(self->names[i]);
+        Py_CLEAR(self->found[i].type);
+        Py_CLEAR(self->found[i].method);
     }
     type->tp_free(self);
     Py_DECREF(type);
@@ -125,32 +138,58 @@ clock_stop(ViewClock *self, PyObject *Py_UNUSED(ignored))
                          self->nanoseconds[UPDATE], self->incumbent_calls, self->persistent_calls);
 }
 
-/* Ask an object for its method with the arguments that the clock was given in its place. */
+/* Keep an object's method where every object of its type has the same for ever. Returns 0, or -1 with an exception. */
+static int
+find(ViewClock *self, int name, PyTypeObject *type)
+{
+    if (!PyType_HasFeature(type, Py_TPFLAGS_IMMUTABLETYPE) || type->tp_dictoffset != 0
+        || type->tp_getattro != PyObject_GenericGetAttr) {
+        return 0;
+    }
+    PyObject *method = PyObject_GetAttr((PyObject *)type, self->names[name]);
+    if (method != NULL && PyType_HasFeature(Py_TYPE(method), Py_TPFLAGS_METHOD_DESCRIPTOR)) {
+        Py_XSETREF(self->found[name].method, Py_NewRef(method));
+        Py_XSETREF(self->found[name].type, (PyTypeObject *)Py_NewRef(type));
+    }
+    Py_XDECREF(method);
+    return method == NULL ? -1 : 0;
+}
+
+/* Ask an object for its method with the arguments that the clock was given in its place.
+ *
+ * The interpreter keeps what it has found where a method is called; so does the clock, which would otherwise add a
+ * search to each preparation of the candidate, whose types nothing can change. */
 static PyObject *
-ask(PyObject *object, PyObject *name, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
+ask(ViewClock *self, int name, PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
 {
     PyObject *all[MOST_ARGUMENTS];
     Py_ssize_t given = count + (keyword_names == NULL ? 0 : PyTuple_GET_SIZE(keyword_names));
     if (object == NULL) {
         PyErr_Format(PyExc_RuntimeError, "%U: expected the view expression within a timed method, seen outside of it",
-                     name);
+                     self->names[name]);
         return NULL;
     }
     if (given >= MOST_ARGUMENTS) {
-        PyErr_Format(PyExc_TypeError, "%U: expected fewer than %d arguments, seen %zd", name, (int)MOST_ARGUMENTS,
-                     given);
+        PyErr_Format(PyExc_TypeError, "%U: expected fewer than %d arguments, seen %zd", self->names[name],
+                     (int)MOST_ARGUMENTS, given);
         return NULL;
     }
     all[0] = object;
     memcpy(all + 1, args, (size_t)given * sizeof *all);
-    return PyObject_VectorcallMethod(name, all, (size_t)count + 1, keyword_names);
+    if (self->found[name].type == Py_TYPE(object)) {
+        return PyObject_Vectorcall(self->found[name].method, all, (size_t)count + 1, keyword_names);
+    }
+    if (find(self, name, Py_TYPE(object)) < 0) {
+        return NULL;
+    }
+    return PyObject_VectorcallMethod(self->names[name], all, (size_t)count + 1, keyword_names);
 }
 
 static PyObject *
 clock_transpose(ViewClock *self, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
 {
     self->begin = now_ns();
-    Py_XSETREF(self->transposed, ask(self->cache, self->names[TRANSPOSE], args, count, keyword_names));
+    Py_XSETREF(self->transposed, ask(self, TRANSPOSE, self->cache, args, count, keyword_names));
     return self->transposed == NULL ? NULL : Py_NewRef(self);
 }
 
@@ -168,7 +207,7 @@ clock_split(ViewClock *self, PyObject *const *args, Py_ssize_t count, PyObject *
 {
     PyObject *transposed = self->transposed; /* ours: what it answers may ask for another */
     self->transposed = NULL;
-    PyObject *views = ask(transposed, self->names[SPLIT], args, count, keyword_names);
+    PyObject *views = ask(self, SPLIT, transposed, args, count, keyword_names);
     if (views != NULL && self->method == UPDATE) {
         prepared(self);
     } else if (views != NULL && PyTuple_CheckExact(views) && PyTuple_GET_SIZE(views) == 2) {
@@ -381,13 +420,13 @@ typedef struct {
     PyObject *contract;
 } TimedContract;
 
-/* Ask the contract; a check that raises is no answer. Its method is looked up inside the time, as the cache's is. */
+/* Ask the contract; a check that raises is no answer. Its method is found inside the time, as the cache's is. */
 static PyObject *
 ask_contract(TimedContract *self, int method, PyObject *source)
 {
     ViewClock *clock = self->clock;
     long long begin = now_ns();
-    PyObject *handed = ask(self->contract, clock->names[method], &source, 1, NULL);
+    PyObject *handed = ask(clock, method, self->contract, &source, 1, NULL);
     if (handed != NULL && clock->recording) {
         clock->nanoseconds[method] += now_ns() - begin;
         clock->persistent_calls++;

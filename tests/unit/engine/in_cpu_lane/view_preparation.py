@@ -424,6 +424,37 @@ def test_the_clock_answers_within_a_timed_method_only() -> None:
         clock.split(HEAD_SIZE, dim=-1)
 
 
+def test_the_clock_asks_each_cache_for_the_method_of_its_own_type() -> None:
+    """What it keeps of a type that cannot change is not asked of another, nor of one that can."""
+
+    class Turned:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def transpose(self, *_: Any) -> Any:
+            return self
+
+        def split(self, *_: Any) -> str:
+            return self.name
+
+    clock = ViewClock(torch.Tensor)
+    timed = Timed(clock, lambda cache: cache.transpose(1, 2).split(HEAD_SIZE, dim=-1), UPDATE)
+    by_position = Timed(clock, lambda cache: cache.transpose(1, 2).split(HEAD_SIZE), UPDATE)
+    clock.start()
+    seams = [Candidate(validator).views.contract.raw for validator in Validator]  # type: ignore[union-attr]
+    one, other = Turned("one"), Turned("other")
+    for _ in range(3):
+        assert [timed(seam) is seam.views for seam in seams] == [True, True]
+        assert [by_position(cache) for cache in (one, other)] == ["one", "other"]
+        assert timed(CACHE)[0].shape[-1] == HEAD_SIZE
+    other.split = lambda *_: "its own"  # type: ignore[method-assign]
+    assert by_position(other) == "its own"
+    with pytest.raises(AttributeError, match="split"):
+        Timed(clock, lambda cache: cache.transpose(1, 2).split(1), UPDATE)(
+            types.SimpleNamespace(transpose=lambda *_: ())
+        )
+
+
 def test_the_clock_hands_on_every_argument() -> None:
     class Cache:
         def transpose(self, *arguments: Any, **named: Any) -> Any:

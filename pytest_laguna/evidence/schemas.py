@@ -206,10 +206,11 @@ def first_defect(error: pydantic.ValidationError, whole: str = "") -> str:
 
     Args:
         error: what pydantic said.
-        whole: stands for the field where it is the whole that is wrong.
+        whole: stands for the field where it is the whole that is wrong; where it has no name, nothing does.
     """
     first = error.errors(include_url=False)[0]
-    return files.printable(f"{'.'.join(str(part) for part in first['loc']) or whole}: {first['msg']}")
+    field = ".".join(str(part) for part in first["loc"]) or whole
+    return files.printable(f"{field}: {first['msg']}" if field else first["msg"])
 
 
 def receipt_statement(

@@ -16,7 +16,6 @@ class SettingError(LagunaKVError):
 
     def __init__(self, variable: str, expected: str, seen: str, remedy: str) -> None:
         super().__init__(f"{variable}: expected {expected}, seen {seen!r}; {remedy}")
-        self.variable = variable
 
 
 class EligibilityError(LagunaKVError):

@@ -125,7 +125,7 @@ def test_a_row_that_contradicts_itself_is_refused(changed: dict[str, JSON], mess
     assert isinstance(row, dict)
     with pytest.raises(UnusableEvidenceError) as caught:
         parse_model(row | changed, SuiteRow, "leg.json")
-    assert str(caught.value) == f"leg.json: : Value error, {message}"
+    assert str(caught.value) == f"leg.json: Value error, {message}"
 
 
 @pytest.mark.parametrize("name", ["idle-01-before.json", "idle-01-after.json", "legs/01-A1/host.json"])

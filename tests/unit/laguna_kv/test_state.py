@@ -55,6 +55,13 @@ def test_profiling_then_final_cache(state: ViewState) -> None:
     assert (state.builds, state.invalidations, state.forward_hits, state.update_hits) == (2, 2, 2, 2)
 
 
+def test_all_builds_are_those_of_every_layer(make_contract: Any) -> None:
+    before = ViewState.all_builds
+    for _ in range(2):
+        ViewState(make_contract).build(make_cache(), HEAD_SIZE)
+    assert ViewState.all_builds - before == 2
+
+
 def test_a_complete_state_is_not_built_over(state: ViewState) -> None:
     cache = make_cache()
     contract = state.build(cache, HEAD_SIZE)

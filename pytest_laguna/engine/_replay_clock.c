@@ -38,10 +38,14 @@ now_ns(void)
 
 /* ---- ViewClock ---------------------------------------------------------------------------------------------- */
 
-/* A method of a type that nothing can change. */
+/* What METH_FASTCALL | METH_KEYWORDS stands for. */
+typedef PyObject *(*AnyArguments)(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);
+
+/* A method of a type that nothing can change, as the C function that it is; one of the two. */
 typedef struct {
-    PyTypeObject *type; /* strong; NULL until one was asked */
-    PyObject *method;
+    PyTypeObject *type; /* strong, and with it the function; NULL until one was asked */
+    PyCFunction of_one;
+    AnyArguments of_any;
 } Found;
 
 typedef struct {
@@ -89,7 +93,6 @@ clock_traverse(ViewClock *self, visitproc visit, void *arg)
     Py_VISIT(self->tensor);
     for (int i = 0; i < NAMES; i++) {
         Py_VISIT(self->found[i].type);
-        Py_VISIT(self->found[i].method);
     }
     Py_VISIT(self->transposed);
     Py_VISIT(self->views);
@@ -114,7 +117,6 @@ clock_dealloc(ViewClock *self)
     for (int i = 0; i < NAMES; i++) {
         Py_CLEAR(self->names[i]);
         Py_CLEAR(self->found[i].type);
-        Py_CLEAR(self->found[i].method);
     }
     type->tp_free(self);
     Py_DECREF(type);
@@ -147,42 +149,61 @@ find(ViewClock *self, int name, PyTypeObject *type)
         return 0;
     }
     PyObject *method = PyObject_GetAttr((PyObject *)type, self->names[name]);
-    if (method != NULL && PyType_HasFeature(Py_TYPE(method), Py_TPFLAGS_METHOD_DESCRIPTOR)) {
-        Py_XSETREF(self->found[name].method, Py_NewRef(method));
-        Py_XSETREF(self->found[name].type, (PyTypeObject *)Py_NewRef(type));
+    if (method == NULL) {
+        return -1;
     }
-    Py_XDECREF(method);
-    return method == NULL ? -1 : 0;
+    int of_c = Py_IS_TYPE(method, &PyMethodDescr_Type);
+    PyMethodDef *definition = of_c ? ((PyMethodDescrObject *)method)->d_method : NULL;
+    int flags = definition == NULL ? 0 : definition->ml_flags;
+    if (flags == METH_O || flags == (METH_FASTCALL | METH_KEYWORDS)) {
+        Found *found = &self->found[name];
+        found->of_one = flags == METH_O ? definition->ml_meth : NULL;
+        found->of_any = flags == METH_O ? NULL : (AnyArguments)(void (*)(void))definition->ml_meth;
+        Py_XSETREF(found->type, (PyTypeObject *)Py_NewRef(type));
+    }
+    Py_DECREF(method);
+    return 0;
+}
+
+/* Search an object for its method, and call it. */
+static PyObject *
+call_method(PyObject *object, PyObject *name, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
+{
+    PyObject *all[MOST_ARGUMENTS];
+    Py_ssize_t given = count + (keyword_names == NULL ? 0 : PyTuple_GET_SIZE(keyword_names));
+    if (given >= MOST_ARGUMENTS) {
+        PyErr_Format(PyExc_TypeError, "%U: expected fewer than %d arguments, seen %zd", name, (int)MOST_ARGUMENTS,
+                     given);
+        return NULL;
+    }
+    all[0] = object;
+    memcpy(all + 1, args, (size_t)given * sizeof *all);
+    return PyObject_VectorcallMethod(name, all, (size_t)count + 1, keyword_names);
 }
 
 /* Ask an object for its method with the arguments that the clock was given in its place.
  *
- * The interpreter keeps what it has found where a method is called; so does the clock, which would otherwise add a
- * search to each preparation of the candidate, whose types nothing can change. */
+ * The interpreter keeps what it has found where a method is called, and calls it as the C function that it is. So does
+ * the clock, which would otherwise add a search to each preparation of the candidate, whose types cannot change. */
 static PyObject *
 ask(ViewClock *self, int name, PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
 {
-    PyObject *all[MOST_ARGUMENTS];
-    Py_ssize_t given = count + (keyword_names == NULL ? 0 : PyTuple_GET_SIZE(keyword_names));
     if (object == NULL) {
         PyErr_Format(PyExc_RuntimeError, "%U: expected the view expression within a timed method, seen outside of it",
                      self->names[name]);
         return NULL;
     }
-    if (given >= MOST_ARGUMENTS) {
-        PyErr_Format(PyExc_TypeError, "%U: expected fewer than %d arguments, seen %zd", self->names[name],
-                     (int)MOST_ARGUMENTS, given);
+    const Found *found = &self->found[name];
+    if (found->type == Py_TYPE(object) && found->of_any != NULL) {
+        return found->of_any(object, args, count, keyword_names);
+    }
+    if (found->type == Py_TYPE(object) && count == 1 && keyword_names == NULL) {
+        return found->of_one(object, args[0]);
+    }
+    if (found->type != Py_TYPE(object) && find(self, name, Py_TYPE(object)) < 0) {
         return NULL;
     }
-    all[0] = object;
-    memcpy(all + 1, args, (size_t)given * sizeof *all);
-    if (self->found[name].type == Py_TYPE(object)) {
-        return PyObject_Vectorcall(self->found[name].method, all, (size_t)count + 1, keyword_names);
-    }
-    if (find(self, name, Py_TYPE(object)) < 0) {
-        return NULL;
-    }
-    return PyObject_VectorcallMethod(self->names[name], all, (size_t)count + 1, keyword_names);
+    return call_method(object, self->names[name], args, count, keyword_names);
 }
 
 static PyObject *
@@ -313,7 +334,7 @@ timed_call(PyObject *callable, PyObject *const *args, size_t count, PyObject *ke
     return run_canonical(self, args, count, keyword_names);
 }
 
-/* Whether an argument is a clock of the module of a type, which may be read as one. Returns 0, or -1 with an exception. */
+/* Whether an argument is a clock of a type's module, which may be read as one. Returns 0, or -1 with an exception. */
 static int
 require_clock(PyTypeObject *type, PyObject *clock)
 {

@@ -99,7 +99,8 @@ class LLM:
         self.stage.enter("loads", self._ranks)
         if record["request"]["arm"].startswith("graph"):
             self.stage.enter("captures", self._ranks)
-        gc.freeze()  # as vLLM does
+        gc.freeze()  # as vLLM does, before it asks its ranks once more
+        self.stage.enter("resets", self._ranks)
         self.llm_engine = types.SimpleNamespace(vllm_config=resolved(record["configuration"]["resolved"]))
 
     def collective_rpc(self, method: str) -> list[Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from pytest_laguna.analysis.findings import Finding, decisive
-from pytest_laguna.evidence.process_record import ProcessRecord, Reason
+from pytest_laguna.evidence.process_record import ProcessRecord, Reason, exit_words
 from pytest_laguna.verdict import Verdict
 
 Rule: TypeAlias = Callable[[ProcessRecord], Finding | None]
@@ -44,9 +44,11 @@ def proven_empty(process: ProcessRecord) -> Finding | None:
 
 
 def ended_by_itself(process: ProcessRecord) -> Finding | None:
-    """Rule ``ended-by-itself``: it ended with exit code 0, within its deadline and its memory."""
+    """Rule ``ended-by-itself``: it ended with exit code 0, within its deadline and its memory, and untold."""
     if process.reason is not Reason.EXITED or process.exit_code != 0:
         return Verdict.VOID, str(process)
+    if process.last_signal is not None:
+        return Verdict.VOID, f"{process}; expected no need for a signal, {exit_words(-process.last_signal)} was sent"
     return None
 
 

@@ -33,9 +33,6 @@ from pytest_laguna.evidence.schemas import read_model
 
 from . import arms, network, program
 
-_RANKS: list[BaseProcess] = []
-"""Those of an engine that has started: vLLM freezes its heap then, and the collector no longer lists what is in it."""
-
 _ENDING_SECONDS = 1.0
 """A rank that is killed closes what it has open before it has ended: the error may come first."""
 
@@ -61,9 +58,11 @@ def main(arguments: list[str]) -> int:
 def _ended_children() -> Iterator[str]:
     """The ranks that have ended badly, which vLLM's own message does not name.
 
-    The library lists the living alone; whoever started a child that has died still holds it.
+    The library lists the living alone; whoever started a child that has died still holds it. vLLM freezes its heap when
+    an engine has started, and the collector does not list what is frozen.
     """
-    children = {*_RANKS, *(held for held in gc.get_objects() if issubclass(type(held), BaseProcess))}
+    gc.unfreeze()
+    children = {held for held in gc.get_objects() if issubclass(type(held), BaseProcess)}
     started = [child for child in children - {multiprocessing.current_process()} if child.pid is not None]
     for child in sorted(started, key=lambda child: child.name):
         child.join(_ENDING_SECONDS)
@@ -89,7 +88,6 @@ def run(request: ArmRequest, directory: Path) -> ArmRecord:
 
     arguments = arms.engine_arguments(request)
     engine = LLM(**arguments)
-    _RANKS.extend(multiprocessing.active_children())
     engine.collective_rpc("laguna_begin")
     sampling = SamplingParams(temperature=0.0, seed=arms.SEED, max_tokens=request.tokens, ignore_eos=True)
     ready = time.monotonic()

@@ -64,8 +64,8 @@ class ProcessRecord(Schema):
         wall_seconds: from its start to the end of the last process below it.
         peak_memory_bytes: the largest sum over the tree that was polled; None without a limit.
         leftovers: what was still alive when the child had ended by itself and the time to settle was over: it was
-            killed, and still counts against the arm. Where the controller told it to stop in that time, what did not
-            end when it was asked to; where the supervisor was lost, what the sweep found instead.
+            killed, and still counts against the arm. Where it had ended badly and the controller stopped it in that
+            time, what did not end when it was asked to; where the supervisor was lost, what the sweep found instead.
         survivors: what was still alive after SIGKILL and its seconds: stuck in the kernel, or not ours to signal.
         proven_empty: whether the kernel said in the end that no process is left below the supervisor; a look at /proc
             may not show all of them, as on a host that hides the processes of others.
@@ -100,7 +100,7 @@ class ProcessRecord(Schema):
     def is_clean(self) -> bool:
         """Whether the child ended by itself with exit code 0 and left nothing behind."""
         nothing_left = self.proven_empty and not self.leftovers and not self.survivors
-        return self.reason is Reason.EXITED and self.exit_code == 0 and nothing_left
+        return self.reason is Reason.EXITED and self.exit_code == 0 and self.last_signal is None and nothing_left
 
     def __str__(self) -> str:
         parts = [f"{self.reason}, {exit_words(self.exit_code)} after {self.wall_seconds:.1f} s"]

@@ -60,6 +60,7 @@ class Supervisor:
         self._owner = owner
         self._owner_gone = False
         self._stop_requested = False
+        self._stopped_by_controller = False
         self._childless = False
         self._status: int | None = None
         self._peak_memory = 0
@@ -80,8 +81,9 @@ class Supervisor:
             self._wait_until(
                 request["settle_seconds"], lambda: self._childless or self._owner_gone or self._stop_requested
             )
-        # Told to stop while it settles, it has no time to: left behind is then what does not end when it is asked to.
-        cut_short = ended_by_itself and self._stop_requested
+        # Of what ended badly and is stopped while it settles, left behind is what does not end when it is asked to: it
+        # has had no time. What ended well has to have left nothing, and a signal may be from anybody, its own too.
+        cut_short = ended_by_itself and self._stopped_by_controller and self._status != 0
         leftovers = _described(self._tree()) if ended_by_itself and not cut_short else []
         *polite, kill_seconds = request["ladder"]
         last_signal = self._ask_tree(polite)
@@ -172,7 +174,7 @@ class Supervisor:
             elif descriptor == self._exec_report:
                 self._report_exec()
             elif descriptor == self._connection and self._is_asked():
-                self._stop_requested = True
+                self._stop_requested = self._stopped_by_controller = True
             else:
                 self._poll.unregister(descriptor)
                 self._owner_gone = True

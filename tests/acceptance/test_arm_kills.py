@@ -209,6 +209,7 @@ PHASES: dict[str, tuple[Arm, set[str]]] = {
     "starts": (Arm.Q1, set()),
     "loads": (Arm.Q1, STACKS),
     "captures": (Arm.GRAPH_CONTROL, STACKS),
+    "resets": (Arm.Q1, STACKS),
     "generates": (Arm.Q1, STACKS),
     "profiles": (Arm.GRAPH_CONTROL, STACKS | {"profile/rank0.json"}),
     "reports": (Arm.Q1, STACKS),

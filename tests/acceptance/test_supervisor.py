@@ -185,17 +185,36 @@ def test_what_ends_by_itself_in_the_time_to_settle_is_no_leftover(tmp_path: Path
     assert 0.3 <= record.wall_seconds < PATIENCE
 
 
-@pytest.mark.parametrize(("kind", "left"), [("leaves-a-daemon", 1), ("leaves-a-sleeper", 0)])
+@pytest.mark.parametrize(
+    ("kind", "left", "last_signal"),
+    [
+        ("dies-before-its-sleeper", 0, signal.SIGINT),
+        ("leaves-a-daemon", 1, signal.SIGKILL),
+        ("leaves-a-sleeper", 1, signal.SIGINT),
+    ],
+)
 def test_without_the_time_to_settle_a_leftover_is_what_does_not_end_when_it_is_asked_to(
-    kind: str, left: int, tmp_path: Path, token: str
+    kind: str, left: int, last_signal: signal.Signals, tmp_path: Path, token: str
 ) -> None:
-    """As the processes of a server that was killed, which its leg stops at once."""
+    """As the processes of a server that was killed, which its leg stops at once; what ended well leaves nothing."""
     with SupervisedProcess(command(kind, tmp_path, 0.3, settle_seconds=600.0), token) as started:
         while descent.find(started.pid) is not None:
             time.sleep(0.01)
         record = started.stop()
     assert (record.reason, len(record.leftovers), record.survivors) == (Reason.EXITED, left, [])
-    assert record.last_signal == (signal.SIGKILL if left else signal.SIGINT)
+    assert record.last_signal == last_signal
+    assert not record.is_clean
+
+
+def test_a_signal_to_the_supervisor_cuts_no_time_short(tmp_path: Path, token: str) -> None:
+    """It may be the leftover's own."""
+    child = command("dies-before-its-sleeper", tmp_path, 0.3, settle_seconds=600.0)
+    with SupervisedProcess(child, token) as started:
+        while descent.find(started.pid) is not None:
+            time.sleep(0.01)
+        os.kill(started.supervisor_pid, signal.SIGTERM)
+        record = started.wait()
+    assert (record.reason, len(record.leftovers)) == (Reason.EXITED, 1)
 
 
 @pytest.mark.parametrize("kind", ["plain", "double-fork", "ignores-signals", "stuck-at-start"])

@@ -36,6 +36,12 @@ MUTANTS: list[tuple[str, dict[str, Any], Verdict, str]] = [
     ("ended-by-itself", {"wait_status": None}, Verdict.VOID, "exited, exit unknown after 1.5 s"),
     ("ended-by-itself", {"reason": Reason.DEADLINE}, Verdict.VOID, "deadline, exit code 0 after 1.5 s"),
     ("ended-by-itself", {"reason": Reason.MEMORY}, Verdict.VOID, "memory, exit code 0 after 1.5 s"),
+    (
+        "ended-by-itself",
+        {"last_signal": 2},
+        Verdict.VOID,
+        "exited, exit code 0 after 1.5 s; expected no need for a signal, SIGINT",
+    ),
     ("ended-by-itself", {"reason": Reason.STOPPED}, Verdict.VOID, "stopped, exit code 0 after 1.5 s"),
 ]
 

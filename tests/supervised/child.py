@@ -114,6 +114,11 @@ def leaves_a_sleeper(_directory: Path) -> None:
     fork(sleep)
 
 
+def dies_before_its_sleeper(directory: Path) -> None:
+    leaves_a_sleeper(directory)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 CHAIN_SECONDS = 90.0
 
 
@@ -174,6 +179,7 @@ KINDS: dict[str, tuple[Callable[[Path], None], int]] = {
     "leaves-a-daemon": (leaves_a_daemon, 1),
     "leaves-a-slow-grandchild": (leaves_a_slow_grandchild, 0),
     "leaves-a-sleeper": (leaves_a_sleeper, 0),
+    "dies-before-its-sleeper": (dies_before_its_sleeper, 0),
     "forks-for-ever": (forks_for_ever, 1),
     "grows": (grows, 2),
     "notes-signals": (notes_signals, 1),

@@ -239,6 +239,9 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
     ("cleanup-clean", each(put("end|cleanup|worker_status", 1), put("end|cleanup|idle_status", 1), *LOST), F,
         ("{'original_status': 0, 'stop_status': 0, 'worker_status': 1, 'idle_status': 1}; expected no process "
         "left and idle cards")),
+    ("cleanup-clean", each(put("end|cleanup|worker_status", 1), put("end|process|proven_empty", False)), F,
+        ("{'original_status': 0, 'stop_status': 0, 'worker_status': 1, 'idle_status': 0}; expected no process "
+        "left and idle cards")),
     ("cleanup-clean", each(put("end|cleanup|worker_status", 1), put("end|process|survivors", [LEFT]), *LOST), F,
         ("{'original_status': 0, 'stop_status': 0, 'worker_status': 1, 'idle_status': 0}; expected no process "
         "left and idle cards")),

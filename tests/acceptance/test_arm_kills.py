@@ -265,6 +265,26 @@ def test_an_arm_is_named_with_what_was_killed_in_it_and_no_other_runs(
     gate.require_journal(arm)
 
 
+PACKETS = {
+    "program": "identity-exact: models-unchanged: q1: the models were not looked at around it; packets/1: no record: "
+    "packet 1 in .../packets/1: exited, SIGKILL after a while: nothing on standard error",
+    "supervisor": "diagnostic/packets/1/process.json: proven-empty: supervisor-lost: whether all of it has ended is not "
+    "proven",
+}
+
+
+@pytest.mark.parametrize("victim", PACKETS)
+def test_a_packet_is_named_with_what_was_killed_in_it_and_no_arm_runs(
+    victim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = ArmGate(tmp_path, monkeypatch)
+    gate.write_engine("1", "compares")
+    with killed_when_reached(gate, victim):
+        analysis = gate.carry_out()
+    assert (analysis.verdict, gate.plain(analysis.reason)) == (Verdict.NOT_PROVEN, f"{PACKETS[victim]} ({NOTICE})")
+    assert gate.started() == []
+
+
 def test_a_rank_that_is_killed_when_all_is_written_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -222,12 +222,14 @@ CASES = [case for case in itertools.product(PHASES, VICTIMS) if case not in {("s
 """A program that starts has no ranks yet."""
 
 
+LOST = "proven-empty: supervisor-lost: whether all of it has ended is not proven"
+
+
 def expected(phase: str, victim: str) -> str:
     """The gate's reason."""
     arm, _ = PHASES[phase]
     if victim == "supervisor":
-        lost = "proven-empty: supervisor-lost: whether all of it has ended is not proven"
-        return f"diagnostic/arms/{arm}/process.json: {lost}"
+        return f"diagnostic/arms/{arm}/process.json: {LOST}"
     after = list(Arm)[list(Arm).index(arm) + 1]
     missing = f"identity-exact: models-unchanged: {after}: the models were not looked at around it; arms/{arm}: "
     if (phase, victim) == ("ends", "program"):
@@ -268,8 +270,7 @@ def test_an_arm_is_named_with_what_was_killed_in_it_and_no_other_runs(
 PACKETS = {
     "program": "identity-exact: models-unchanged: q1: the models were not looked at around it; packets/1: no record: "
     "packet 1 in .../packets/1: exited, SIGKILL after a while: nothing on standard error",
-    "supervisor": "diagnostic/packets/1/process.json: proven-empty: supervisor-lost: whether all of it has ended is not "
-    "proven",
+    "supervisor": f"diagnostic/packets/1/process.json: {LOST}",
 }
 
 

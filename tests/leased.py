@@ -15,8 +15,8 @@ from pytest_laguna.machine.cards_cpu import CpuCards
 from pytest_laguna.machine.sweep import sweep
 from pytest_laguna.verdict import Verdict
 
-SLOT = 60 + os.getpid() % 20 * 2
-"""The first of two slots of this test process's own: slots belong to the whole host."""
+SLOT = 912 + os.getpid() % 44 * 2
+"""The first of two slots of this test process's own: slots belong to the whole host, and ``demo.CARD`` is below."""
 
 
 def lease(place: Path, attempt: Path, wanted: Idle) -> LeasedCards:

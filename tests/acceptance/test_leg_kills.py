@@ -53,6 +53,8 @@ class KilledGate(Gate):
         self.runner = dataclasses.replace(self.runner, token=self.held.lease.token)
         self.phase, self.victim = phase, victim
         self.server: RunningProgram | None = None
+        self.killer: threading.Thread | None = None
+        self.has_killed = False
         self.place = self.endpoint / reader.LEGS / "03-B2"
         if phase in BEFORE:
             where, name, number = BEFORE[phase]
@@ -87,12 +89,20 @@ class KilledGate(Gate):
                 wait_for((self.place / "ranks" / "rank-0-captured.json").exists)
                 self.kill(server)
             elif self.phase in awaited:
-                threading.Thread(target=self._kill_later, args=(server, awaited[self.phase]), daemon=True).start()
+                killing = (server, awaited[self.phase])
+                self.killer = threading.Thread(target=self._kill_later, args=killing, daemon=True)
+                self.killer.start()
             self.server = server
             try:
                 yield server
             finally:
                 self.server = None
+
+    def carry_out(self) -> None:
+        super().carry_out()
+        if self.killer is not None:
+            self.killer.join(1.0)
+        assert self.has_killed, f"nobody was killed: the leg never came to its phase, {self.phase}"
 
     def _kill_later(self, server: RunningProgram, path: Path) -> None:
         wait_for(path.exists)
@@ -104,7 +114,9 @@ class KilledGate(Gate):
         state = self.place / "ranks" / "rank-0-captured.json"
         if state.exists():
             pids["rank"] = json.loads(state.read_bytes())["pid"]
+        assert descent.find(pids[self.victim]) is not None
         os.kill(pids[self.victim], signal.SIGKILL)
+        self.has_killed = True
         ends = [pid for name, pid in pids.items() if name != "supervisor"]
         if self.phase == "stopped":
             return

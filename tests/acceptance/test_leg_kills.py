@@ -14,6 +14,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,11 +28,12 @@ from pytest_laguna.arm_runner import RunningProgram
 from pytest_laguna.endpoint import leg, ranks, sockets
 from pytest_laguna.endpoint.client import Client
 from pytest_laguna.evidence import endpoint_reader as reader
-from pytest_laguna.machine import descent
+from pytest_laguna.machine import descent, leases
 from pytest_laguna.own_analysis import derive_endpoint, read_attempted
 from pytest_laguna.verdict import Verdict
 from tests import leased
 from tests.acceptance.test_endpoint_bad_input import CAMPAIGN_READ, CLOSED, LEGS, MISSING, Gate
+from tests.diagnostic_project import ROOT
 
 BEFORE: dict[str, tuple[object, str, int]] = {
     "ready": (sockets, "find_listener", 1),
@@ -110,14 +113,14 @@ class KilledGate(Gate):
 
     def kill(self, server: RunningProgram) -> None:
         """Each of the three takes the others along; but for one that ends anyway, all have ended on return."""
-        pids = {"server": server.pid, "supervisor": server.supervised.supervisor_pid}
+        pids = {"controller": os.getpid(), "server": server.pid, "supervisor": server.supervised.supervisor_pid}
         state = self.place / "ranks" / "rank-0-captured.json"
         if state.exists():
             pids["rank"] = json.loads(state.read_bytes())["pid"]
         assert descent.find(pids[self.victim]) is not None
         os.kill(pids[self.victim], signal.SIGKILL)
         self.has_killed = True
-        ends = [pid for name, pid in pids.items() if name != "supervisor"]
+        ends = [pid for name, pid in pids.items() if name in {"server", "rank"}]
         if self.phase == "stopped":
             return
         if self.victim == "supervisor":
@@ -225,3 +228,31 @@ def test_a_leg_whose_server_is_killed_while_it_is_being_stopped_keeps_its_record
     ]
     assert found == STOPPED[victim]
     assert derive_endpoint(read_attempted(gate.attempt)).clauses["legs-in-order"] is None
+
+
+CONTROLLER = """
+import sys
+from pathlib import Path
+import pytest
+from tests import leased
+from tests.acceptance.test_leg_kills import KilledGate
+leased.SLOT = int(sys.argv[3])
+with pytest.MonkeyPatch.context() as patch:
+    KilledGate(Path(sys.argv[1]), sys.argv[2], "controller", patch).carry_out()
+"""
+
+
+@pytest.mark.parametrize("phase", [*REASONS, "stopped"])
+def test_a_controller_that_is_killed_in_a_leg_leaves_no_process_and_the_lease_to_the_next(
+    phase: str, tmp_path: Path
+) -> None:
+    argv = [sys.executable, "-c", CONTROLLER, str(tmp_path), phase, str(leased.SLOT)]
+    ended = subprocess.run(argv, cwd=ROOT, check=False, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    left = list(leases.states(tmp_path / "leases"))
+    assert [(state.held, state.record.state) for state in left] == [(False, "held")] * 2
+    wait_for(lambda: descent.bearers(left[0].record.token) == [])
+    [legs] = tmp_path.glob(f"**/{reader.DIRECTORY}/{reader.LEGS}")
+    assert sorted(leg.name for leg in legs.iterdir()) == LEGS[:3]
+    assert (legs / "03-B2" / "stderr.log").exists()
+    leased.require_nothing_left(leased.lease(tmp_path / "leases", tmp_path / "next", CAMPAIGN_READ.lanes["cpu"].idle))

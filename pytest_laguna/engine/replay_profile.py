@@ -70,7 +70,6 @@ class ReplayProfiler:
             samples: how many.
         """
         self._batch = batch
-        self._captured = list(batch.segments)
         self._segments = tuple(batch.segments)
         self._kinds = list(kinds)
         self._seam = seam
@@ -143,11 +142,11 @@ class ReplayProfiler:
     def _require_segments(self) -> None:
         """A replay runs what was captured, segment for segment."""
         now = self._batch.segments
-        if now == self._captured:
+        if tuple(now) == self._segments:
             return
-        if len(now) != len(self._captured):
-            self._refuse(f"{len(self._captured)} segments, as captured", f"{len(now)}")
-        other = list(map(operator.eq, now, self._captured)).index(False)
+        if len(now) != len(self._segments):
+            self._refuse(f"{len(self._segments)} segments, as captured", f"{len(now)}")
+        other = list(map(operator.eq, now, self._segments)).index(False)
         self._refuse("the segments that were captured", f"another segment {other}")
 
     def _take(self, begin: int, submitted: int, done: int, views: ViewCounts) -> None:

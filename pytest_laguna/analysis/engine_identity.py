@@ -15,13 +15,11 @@ from pathlib import PurePosixPath
 
 from pytest_laguna.analysis.device_runtime import RUNTIME_RULES
 from pytest_laguna.analysis.findings import RuleFinding, not_applicable
-from pytest_laguna.analysis.identity_case import IdentityCase, is_below
+from pytest_laguna.analysis.identity_case import HARNESS, IdentityCase, is_below
 from pytest_laguna.analysis.mapped_binaries import BINARY_RULES
 from pytest_laguna.evidence.engine_identity import ENGINE_PACKAGES, EngineState
 from pytest_laguna.evidence.schemas import Schema
 from pytest_laguna.verdict import Verdict
-
-HARNESS = "pytest_laguna"
 
 
 def sources_frozen(case: IdentityCase) -> RuleFinding:

@@ -11,6 +11,8 @@ from typing import Literal
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, MappedFile, RankReport
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
 
+HARNESS = "pytest_laguna"
+"""This package, by its import name."""
 DELETED = " (deleted)"
 """What the kernel appends to the path of a mapped file that has no name any more."""
 IN_MEMORY = "/memfd:"
@@ -46,8 +48,12 @@ class IdentityCase:
     @property
     def candidate_directory(self) -> str:
         """From where the engine imports the candidate; empty when that is not recorded."""
-        package = self.identity.engine.state.packages.get(self.identity.candidate)
-        return package.directory if package else ""
+        return self.directory(self.identity.candidate)
+
+    def directory(self, package: str) -> str:
+        """From where the engine imports one of the two packages; empty when that is not recorded."""
+        found = self.identity.engine.state.packages.get(package)
+        return found.directory if found else ""
 
     def processes(self) -> Iterator[tuple[str, Sequence[MappedFile]]]:
         """Every rank of every arm, and every packet, with what it had mapped."""

@@ -7,9 +7,10 @@ Source: the preregistration of the persistent KV-cache views, Gate 2: exact bina
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePosixPath
 
-from pytest_laguna.analysis.findings import RuleFinding, not_applicable
-from pytest_laguna.analysis.identity_case import DELETED, IN_MEMORY, MADE_BY_ARM, IdentityCase, is_below
+from pytest_laguna.analysis.findings import Finding, RuleFinding, not_applicable
+from pytest_laguna.analysis.identity_case import DELETED, HARNESS, IN_MEMORY, MADE_BY_ARM, IdentityCase, is_below
 from pytest_laguna.evidence.arm_record import Arm, MappedFile, RankReport
 from pytest_laguna.evidence.engine_identity import Binary
 from pytest_laguna.verdict import Verdict
@@ -103,40 +104,54 @@ def _without_candidate(case: IdentityCase, arm: Arm, report: RankReport) -> dict
 
 
 def native_mapped(case: IdentityCase) -> RuleFinding:
-    """Rule ``native-mapped``: where the candidate ran, its extension was mapped, and it is the one hashed before.
+    """Rule ``native-mapped``: what is compiled of the candidate and of this package was mapped as hashed before.
 
-    It lies in the directory whose sources were compared, and no process mapped that package's extension from elsewhere:
-    so sources, extension and process are one copy.
+    Every rank maps this package's, the clock of its profiles; the candidate's is mapped where it ran. It lies in the
+    directory whose sources were compared, and no process mapped that package's extension from elsewhere: so sources,
+    extension and process are one copy.
     """
+    of_harness = _another_copy(case, HARNESS, tuple(Arm))
+    if of_harness is not None:
+        return of_harness
     if case.validator != "native":
         return not_applicable("the candidate runs in Python")
     if Arm.GRAPH_CANDIDATE not in case.expected:
         return not_applicable("no arm runs the candidate")
-    if not case.candidate_directory:
-        return Verdict.NOT_PROVEN, f"from where the engine imports {case.identity.candidate} is not recorded"
     if Arm.GRAPH_CANDIDATE not in case.arms:
         return Verdict.NOT_PROVEN, "what the candidate arm mapped is not recorded"
+    return _another_copy(case, case.identity.candidate, ("packet",) if case.null else (Arm.GRAPH_CANDIDATE, "packet"))
+
+
+def _another_copy(case: IdentityCase, package: str, needed_by: tuple[str, ...]) -> Finding | None:
+    """What was mapped of a package that is not the copy hashed before; the first words of who must have mapped it."""
+    if not case.directory(package):
+        return Verdict.NOT_PROVEN, f"from where the engine imports {package} is not recorded"
     for process, mapped in case.processes():
-        needed = process.startswith("packet" if case.null else (Arm.GRAPH_CANDIDATE, "packet"))
-        wrong = _wrong_extension(case, mapped, needed=needed)
+        wrong = _wrong_extension(case, package, mapped, needed=process.startswith(needed_by))
         if wrong:
             return Verdict.VOID, f"{process}: {wrong}"
     return None
 
 
-def _wrong_extension(case: IdentityCase, mapped: Sequence[MappedFile], *, needed: bool) -> str | None:
-    own = [file for file in mapped if is_below(file.path, case.candidate_directory)]
-    package = f"/{case.identity.candidate.replace('.', '/')}/"
+def _wrong_extension(case: IdentityCase, package: str, mapped: Sequence[MappedFile], *, needed: bool) -> str | None:
+    directory = case.directory(package)
+    own = [file for file in mapped if is_below(file.path, directory)]
     for file in mapped:
-        if package in file.path and file not in own:
-            return f"mapped {file.path}; expected {case.candidate_directory} only"
+        if _is_part_of(package, file.path) and file not in own:
+            return f"mapped {file.path}; expected {directory} only"
     if needed and not own:
-        return f"mapped nothing of {case.candidate_directory}; expected its extension"
+        return f"mapped nothing of {directory}; expected its extension"
     for file in own:
         expected = case.identity.engine.content.extensions.get(file.path)
         if expected is None or case.digest(file) != expected:
             return f"mapped {file.path} with {case.digest(file)}; expected {expected}, hashed before the first arm"
     return None
+
+
+def _is_part_of(package: str, path: str) -> bool:
+    """Whether a file would be a module of a package; what lies in no package, as below ``.venv``, is none of its."""
+    _, found, name = path.rpartition(f"/{package.replace('.', '/')}/")
+    return bool(found) and all(part.isidentifier() for part in PurePosixPath(name).parent.parts)
 
 
 BINARY_RULES: Mapping[str, Callable[[IdentityCase], RuleFinding]] = {

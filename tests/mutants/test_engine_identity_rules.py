@@ -31,8 +31,9 @@ SITE = "/engine/lib/site-packages"
 PROGRAM, TORCH = "/usr/bin/python3.11", f"{SITE}/torch/lib/libtorch_cpu.so"
 CANDIDATE = f"{SITE}/laguna_kv"
 EXTENSION = f"{CANDIDATE}/_contract.so"
+CLOCK = f"{SITE}/pytest_laguna/engine/_replay_clock.so"
 COMPILED = "cache/inductor/ab/cab.main.so"
-DIGESTS = {PROGRAM: "1" * 64, TORCH: "2" * 64, EXTENSION: "3" * 64}
+DIGESTS = {PROGRAM: "1" * 64, TORCH: "2" * 64, EXTENSION: "3" * 64, CLOCK: "d" * 64}
 STANDARD, HOOK = "/usr/lib/python3.11", f"{SITE}/hook.pth"
 START_FILES = ("/engine/pyvenv.cfg", f"{STANDARD}/sitecustomize.py", f"{SITE}/a.pth")
 VERSIONS = {"torch": "2.13.0+cpu", "vllm": "0.32.0"}
@@ -59,7 +60,7 @@ def _directory(arm: str) -> str:
 
 
 def _arm_files(arm: Arm) -> list[str]:
-    return [PROGRAM, TORCH, f"{_directory(arm)}/{COMPILED}"] + [EXTENSION] * (arm is Arm.GRAPH_CANDIDATE)
+    return [PROGRAM, TORCH, f"{_directory(arm)}/{COMPILED}", CLOCK] + [EXTENSION] * (arm is Arm.GRAPH_CANDIDATE)
 
 
 def _distribution(name: str) -> Values:
@@ -100,7 +101,7 @@ def _engine() -> Values:
         "distributions": {found["metadata"]: _content("5" * 64) for found in distributions[:4]}
         | {distributions[4]["metadata"]: _content(None)},
         "packages": {"laguna_kv": SOURCES, "pytest_laguna": {"pytest_laguna/__init__.py": "c" * 64}},
-        "extensions": {EXTENSION: DIGESTS[EXTENSION]},
+        "extensions": {path: DIGESTS[path] for path in (EXTENSION, CLOCK)},
     }
     content["distributions"][distributions[2]["metadata"]]["start_files"] = [START_FILES[2]]
     return {"state": state, "content": content}
@@ -265,7 +266,7 @@ def _started(path: str) -> Change:
 
 def _not_built(values: Values) -> None:
     """The candidate's extension is nowhere; that of another package is."""
-    values["identity"]["engine"]["content"]["extensions"] = {f"{SITE}/pytest_laguna/other.so": "3" * 64}
+    del values["identity"]["engine"]["content"]["extensions"][EXTENSION]
     for place in (*values["ranks"]["graph-candidate"], values["packets"]["0"]):
         place[:] = [file for file in place if file["path"] != EXTENSION]
 
@@ -562,7 +563,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
     (
         "native-mapped",
         "not mapped",
-        _both(_without(f"{TREATED}0|3"), _without(f"{TREATED}1|3")),
+        _both(_without(f"{TREATED}0|4"), _without(f"{TREATED}1|4")),
         VOID,
         f"graph-candidate rank 0: mapped nothing of {CANDIDATE}",
     ),
@@ -577,7 +578,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
     (
         "native-mapped",
         "not hashed",
-        _at(f"{CONTENT}extensions", {f"{CANDIDATE}/_other.so": "3" * 64}),
+        _at(f"{CONTENT}extensions", {f"{CANDIDATE}/_other.so": "3" * 64, CLOCK: DIGESTS[CLOCK]}),
         VOID,
         "; expected None, hashed",
     ),
@@ -587,6 +588,27 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         _also_mapped("/old/laguna_kv/_contract.so", "ranks|q1|0", "ranks|q1|1"),
         VOID,
         f"q1 rank 0: mapped /old/laguna_kv/_contract.so; expected {CANDIDATE} only",
+    ),
+    (
+        "native-mapped",
+        "another clock",
+        _at(f"{CONTENT}extensions|{CLOCK}", "9" * 64),
+        VOID,
+        f"q1 rank 0: mapped {CLOCK} with {'d' * 64}; expected {'9' * 64}, hashed before the first arm",
+    ),
+    (
+        "native-mapped",
+        "another copy's clock",
+        _also_mapped("/old/pytest_laguna/engine/_replay_clock.so", "packets|0"),
+        VOID,
+        f"packet 0: mapped /old/pytest_laguna/engine/_replay_clock.so; expected {SITE}/pytest_laguna only",
+    ),
+    (
+        "native-mapped",
+        "no clock",
+        _both(*(_without(f"{place}|3") for place in GRAPH_RANKS)),
+        VOID,
+        f"graph-control rank 0: mapped nothing of {SITE}/pytest_laguna; expected its extension",
     ),
     ("native-mapped", "no arm", _without("ranks|graph-candidate"), MISSING, "what the candidate arm mapped is not"),
     ("native-mapped", "no directory", _without(f"{STATE}packages|laguna_kv"), MISSING, "imports laguna_kv is not"),
@@ -720,6 +742,25 @@ def test_a_file_that_was_not_hashed_has_an_unknown_content() -> None:
     values["ranks"]["q1"][1][1]["inode"] = 5
     told = f"q1: rank 0 and rank 1: {TORCH} is {DIGESTS[TORCH]} and unknown; expected equal"
     assert judge_identity(_case(values))["binaries-equal-ranks"] == (VOID, told)
+
+
+@pytest.mark.parametrize("package", [CANDIDATE, f"{SITE}/pytest_laguna"])
+def test_an_engine_below_a_folder_that_is_called_like_a_package_is_no_part_of_it(package: str) -> None:
+    place = f"/src/{package.rpartition('/')[2]}/.venv"
+    moved = json.dumps(_good()).replace('"/engine', f'"{place}').replace('"engine/bin', '".venv/bin')
+    values = json.loads(moved)
+    assert judge_identity(_case(values)) == GOOD
+
+
+@pytest.mark.parametrize("validator", ["native", "python"])
+def test_the_clock_is_held_to_its_digest_whatever_the_candidate_is(validator: str) -> None:
+    values = _good()
+    values["validator"] = validator
+    values["identity"]["engine"]["content"]["extensions"][CLOCK] = "9" * 64
+    case = dataclasses.replace(_case(values), expected=(Arm.Q1, Arm.GRAPH_CONTROL))
+    finding = judge_identity(case)["native-mapped"]
+    assert finding is not None
+    assert (finding[0], finding[1].startswith(f"q1 rank 0: mapped {CLOCK} with")) == (VOID, True)
 
 
 def test_in_a_null_campaign_the_packets_alone_need_the_extension() -> None:

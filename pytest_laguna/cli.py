@@ -297,30 +297,35 @@ def _doctor(lane: Lane | None, campaign: Path | None, *, as_json: bool) -> tuple
     """
     from pytest_laguna.machine.doctor import diagnose  # noqa: PLC0415 - verifying needs nothing of the machine
 
-    lanes = {} if campaign is None else dict(read_campaign(campaign).lanes)
+    lanes: dict[Lane, LaneSettings] = {}
+    project = Path.cwd()
+    if campaign is not None:
+        named = read_campaign(campaign)
+        lanes, project = dict(named.lanes), freezing.find_project(campaign, named) or project
     engines = {name: settings.engine for name, settings in lanes.items()}
-    interpreters = {asked: _interpreter(engines.get(asked)) for asked in LANES if lane in {asked, None}}
-    report = diagnose(interpreters, needs=_xpu_needs(lanes.get("xpu")))
+    interpreters = {asked: _interpreter(engines.get(asked), project) for asked in LANES if lane in {asked, None}}
+    report = diagnose(interpreters, needs=_xpu_needs(lanes.get("xpu"), project))
     code = 0 if lane is None or report.ready(lane) else Verdict.NOT_PROVEN.exit_code
     return report.to_json() if as_json else "\n".join(map(printable, report.to_text().split("\n"))), code
 
 
-def _interpreter(engine: Engine | None) -> Path:
-    return Path(sys.executable if engine is None or engine.interpreter is None else engine.interpreter)
+def _interpreter(engine: Engine | None, project: Path) -> Path:
+    return Path(sys.executable) if engine is None or engine.interpreter is None else project / engine.interpreter
 
 
-def _xpu_needs(settings: LaneSettings | None) -> XpuNeeds:
+def _xpu_needs(settings: LaneSettings | None, project: Path) -> XpuNeeds:
     """What the campaign asks of an XPU's host, as far as its model is there to say how many cards it needs."""
     from pytest_laguna.machine.doctor_xpu import XpuNeeds  # noqa: PLC0415 - verifying needs nothing of the machine
 
     engine = None if settings is None else settings.engine
     ranks = 1
-    if engine is not None and isinstance(engine.model, ModelFolders) and Path(engine.model.target).is_dir():
+    target = project / engine.model.target if engine is not None and isinstance(engine.model, ModelFolders) else None
+    if target is not None and target.is_dir():
         try:
-            ranks = cards_needed(Path(engine.model.target))
+            ranks = cards_needed(target)
         except UnusableEvidenceError as error:
             raise _RefusedError(str(error)) from error
-    return XpuNeeds(settings=settings, sealed_root=Path("sealed"), project=Path(), ranks=ranks)
+    return XpuNeeds(settings=settings, sealed_root=project / "sealed", project=project, ranks=ranks)
 
 
 def _told(sealed_root: str, reports: Sequence[GateReport]) -> str:

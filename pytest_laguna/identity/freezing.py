@@ -134,15 +134,24 @@ def take_reviewed(path: Path, evidence: Path) -> Reviewed:
 _SIZE_LIMIT = 16 * 1024 * 1024
 
 
-def _project(path: Path, campaign: Campaign) -> Path:
-    """The folder from which the campaign's node ids start."""
-    tests = {nodeid.partition("::")[0] for nodeid in campaign.nodeids}
+def find_project(path: Path, campaign: Campaign) -> Path | None:
+    """The folder above a campaign that holds its tests, where its relative paths start; None without one."""
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - a link must stay one
-    for parent in absolute.parents:
-        if all((parent / test).is_file() for test in tests):
-            return parent
-    message = f"{path}: no folder above it holds {', '.join(sorted(tests))}; expected the gates' tests"
-    raise NotProvenError(message)
+    return next(
+        (above for above in absolute.parents if all((above / test).is_file() for test in _tests(campaign))), None
+    )
+
+
+def _project(path: Path, campaign: Campaign) -> Path:
+    project = find_project(path, campaign)
+    if project is None:
+        message = f"{path}: no folder above it holds {', '.join(_tests(campaign))}; expected the gates' tests"
+        raise NotProvenError(message)
+    return project
+
+
+def _tests(campaign: Campaign) -> list[str]:
+    return sorted({nodeid.partition("::")[0] for nodeid in campaign.nodeids})
 
 
 def _committed(project: Path) -> list[str]:

@@ -19,17 +19,18 @@ from pytest_laguna.machine import leases
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.doctor_xpu import Check, XpuDoctor, XpuNeeds
 from pytest_laguna.machine.errors import CardError, LeaseError
-from pytest_laguna.machine.interpreter import InterpreterError, ask, last_line
+from pytest_laguna.machine.interpreter import UNLISTED, InterpreterError, ask, last_line, mend_unlisted
 from pytest_laguna.machine.sources import card_source
 from pytest_laguna.verdict import UnusableEvidenceError
 
 DEADLINE_SECONDS = 180.0
 
-_QUESTION = """
+_QUESTION = f"""
+{UNLISTED}
 import json, platform, torch, vllm
 from vllm.platforms import current_platform
-found = {"python": platform.python_version(), "torch": torch.__version__, "vllm": vllm.__version__}
-print(json.dumps(found | {"device": current_platform.device_type}))
+engine = dict(python=platform.python_version(), torch=torch.__version__, vllm=vllm.__version__)
+print(json.dumps(dict(engine=engine | dict(device=current_platform.device_type), unlisted=unlisted())))
 """
 """Importing is what tells a working engine from an installed one; it may create a device context, so it runs alone."""
 
@@ -60,6 +61,11 @@ class Engine(Schema):
     torch: str
     vllm: str
     device: str
+
+
+class _Answer(Schema):
+    engine: Engine
+    unlisted: list[str]
 
 
 class CardReport(Schema):
@@ -185,7 +191,7 @@ def _xpu_lane(doctor: XpuDoctor) -> LaneReport:
     return LaneReport(lane="xpu", interpreter=interpreter, cards=cards, engine=None, problems=problems, checks=checks)
 
 
-def _lane(lane: Lane, interpreter: Path, engine: Engine | Problem) -> LaneReport:
+def _lane(lane: Lane, interpreter: Path, answer: _Answer | Problem) -> LaneReport:
     problems: list[Problem] = []
     cards: list[CardReport] = []
     try:
@@ -194,16 +200,21 @@ def _lane(lane: Lane, interpreter: Path, engine: Engine | Problem) -> LaneReport
             problems.append(Problem(found=f"{lane}: expected a card, saw none", mend=_SEE_CARDS[lane]))
     except CardError as error:
         problems.append(Problem(found=error.found, mend=error.mend))
-    if isinstance(engine, Problem):
-        problems.append(Problem(found=f"{lane}: {engine.found}", mend=engine.mend.replace("LANE", lane)))
-    elif engine.device != lane:
-        found = f"{lane}: vLLM {engine.vllm} of {interpreter} runs on {engine.device!r}; expected {lane!r}"
-        problems.append(Problem(found=found, mend=f"{interpreter} -m pip install 'pytest-laguna[{lane}]'"))
+    engine = None
+    if isinstance(answer, Problem):
+        problems.append(Problem(found=f"{lane}: {answer.found}", mend=answer.mend.replace("LANE", lane)))
+    else:
+        engine = answer.engine
+        if engine.device != lane:
+            found = f"{lane}: vLLM {engine.vllm} of {interpreter} runs on {engine.device!r}; expected {lane!r}"
+            problems.append(Problem(found=found, mend=f"{interpreter} -m pip install 'pytest-laguna[{lane}]'"))
+        for found, mend in map(mend_unlisted, answer.unlisted):
+            problems.append(Problem(found=f"{lane}: {found}", mend=mend))
     return LaneReport(
         lane=lane,
         interpreter=str(interpreter),
         cards=cards,
-        engine=None if isinstance(engine, Problem) else engine,
+        engine=engine,
         problems=problems,
     )
 
@@ -215,7 +226,7 @@ def _reported(card: Card) -> CardReport:
 _SEE_CARDS: Mapping[Lane, str] = {"cpu": "nproc", "cuda": "nvidia-smi -L", "xpu": "xpu-smi discovery"}
 
 
-def _ask(interpreter: Path) -> Engine | Problem:
+def _ask(interpreter: Path) -> _Answer | Problem:
     """Have an interpreter import its engine."""
     try:
         done = ask(interpreter, _QUESTION, deadline_seconds=DEADLINE_SECONDS)
@@ -226,7 +237,7 @@ def _ask(interpreter: Path) -> Engine | Problem:
         return Problem(found=f"{interpreter} cannot import its engine: {last_line(done.stderr)}", mend=install)
     try:
         answer = parse_foreign_json(last_line(done.stdout), str(interpreter))
-        return Engine.model_validate(answer, strict=True)
+        return _Answer.model_validate(answer, strict=True)
     except (UnusableEvidenceError, pydantic.ValidationError):
         return Problem(found=f"{interpreter} answered {done.stdout!r}; expected its versions", mend=install)
 

@@ -24,7 +24,7 @@ from pytest_laguna.machine import environment
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.cards_xpu import XpuCards, kernel_cards
 from pytest_laguna.machine.errors import CardError
-from pytest_laguna.machine.interpreter import InterpreterError, ask, last_line
+from pytest_laguna.machine.interpreter import UNLISTED, InterpreterError, ask, last_line, mend_unlisted
 from pytest_laguna.machine.storage import find_place, used_places
 from pytest_laguna.machine.xpu_host import XpuHostFiles, closed_nodes, host_runtime
 from pytest_laguna.verdict import UnusableEvidenceError
@@ -37,7 +37,9 @@ LIBRARIES = ("libze_loader.so.1", "libze_intel_gpu.so.1")
 """Level Zero's loader, and the driver that it opens."""
 LIBRARY_PLACES = ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib", "usr/local/lib")
 
-_QUESTION = """
+_QUESTION = (
+    UNLISTED
+    + """
 import importlib, importlib.metadata, json, platform
 found = {"python": platform.python_version(), "failed": {}}
 def ask(name, question):
@@ -63,8 +65,10 @@ ask("vllm", lambda: importlib.import_module("vllm").__version__)
 ask("device", lambda: importlib.import_module("vllm.platforms").current_platform.device_type)
 ask("candidate", lambda: importlib.import_module("laguna_kv._contract").__file__)
 ask("harness", lambda: importlib.import_module("pytest_laguna.engine.replay_clock").__file__)
+ask("unlisted", unlisted)
 print(json.dumps(found))
 """
+)
 """Importing is what tells a working engine from an installed one; it opens the cards, so it runs in a child."""
 
 
@@ -97,6 +101,7 @@ class _Engine(Schema):
     device: str | None = None
     candidate: str | None = None
     harness: str | None = None
+    unlisted: list[str] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -214,12 +219,21 @@ class XpuDoctor:
         for name, met, mend in _ENGINE_CHECKS:
             seen = answer.failed.get(name) or str(getattr(answer, name))
             yield _check(name, seen, met(answer), mend.format(python=python))
+        yield self._start_files(answer)
         yield _check(
             "torch's cards",
             str(answer.cards),
             bool(answer.cards) and len(answer.cards or []) == len(kernel_cards(self.files.sys)),
             f"{python} -c 'import torch; print(torch.xpu.device_count())'; see device nodes and level zero above",
         )
+
+    def _start_files(self, answer: _Engine) -> Check:
+        name = "start files"
+        if answer.unlisted is None:
+            return Check(name=name, found=answer.failed.get("unlisted", "unknown"), mend=f"{GUIDE}, step 3")
+        for found, mend in map(mend_unlisted, answer.unlisted):
+            return Check(name=name, found=found, mend=mend)
+        return Check(name=name, found="a RECORD lists each", mend=None)
 
     def _ask(self) -> _Engine | Check:
         """Have the interpreter import its engine."""

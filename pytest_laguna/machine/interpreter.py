@@ -49,6 +49,29 @@ def ask(
             raise InterpreterError(found, f"{interpreter} -X importtime -c 'import vllm'") from error
 
 
+UNLISTED = """
+import importlib.metadata, pathlib, sys
+def unlisted():
+    found = []
+    for place in dict.fromkeys(sys.path):
+        records = [each.read_text("RECORD") or "" for each in importlib.metadata.distributions(path=[place])]
+        listed = {line.partition(",")[0] for record in records for line in record.splitlines()}
+        found += [str(file) for file in sorted(pathlib.Path(place).glob("*.pth")) if file.name not in listed]
+    return found
+"""
+"""Of a program that is asked: the start files that no RECORD lists, which rule ``start-files-known`` refuses."""
+
+_OF_VIRTUALENV = "_virtualenv.pth"
+
+
+def mend_unlisted(file: str) -> tuple[str, str]:
+    """What is said of a start file that no RECORD lists, and what is to be done."""
+    found = f"{file}: Python runs it when it starts, and no RECORD lists it; expected it away: gate 2 would be VOID"
+    if Path(file).name == _OF_VIRTUALENV:
+        return found, f"rm {file} {Path(file).with_suffix('.py')}; they only mend old distutils"
+    return found, f"mv {file} elsewhere, or have pip install what needs it"
+
+
 def last_line(output: str) -> str:
     """What a program said at last: libraries say this and that before it."""
     return output.strip().rpartition("\n")[2]

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_laguna.machine import doctor, leases
 from pytest_laguna.machine.cards_cpu import CpuCards
+from pytest_laguna.machine.interpreter import UNLISTED, ask
 from pytest_laguna.machine.sweep import Sweep
 from tests.unit.machine.fakes import Nvml
 
@@ -30,8 +31,9 @@ def interpreter(directory: Path, program: str) -> Path:
     return path
 
 
-def answering(directory: Path, **changed: str) -> Path:
-    return interpreter(directory, f"echo vLLM says something first\necho '{json.dumps(ANSWER | changed)}'")
+def answering(directory: Path, *unlisted: str, **changed: str) -> Path:
+    answer = {"engine": ANSWER | changed, "unlisted": list(unlisted)}
+    return interpreter(directory, f"echo vLLM says something first\necho '{json.dumps(answer)}'")
 
 
 def test_a_ready_lane_shows_its_cards_and_its_engine(tmp_path: Path, place: Path) -> None:
@@ -79,6 +81,32 @@ def test_an_engine_of_another_lane_is_not_ready(tmp_path: Path, place: Path) -> 
     (problem,) = report.lanes[0].problems
     assert problem.found == f"cuda: vLLM 0.32.0 of {python} runs on 'cpu'; expected 'cuda'"
     assert problem.mend == f"{python} -m pip install 'pytest-laguna[cuda]'"
+
+
+def test_a_start_file_that_no_record_lists_is_told_with_its_cure(tmp_path: Path, place: Path) -> None:
+    report = doctor.diagnose({"cpu": answering(tmp_path, "/e/_virtualenv.pth", "/e/mine.pth")}, directory=place)
+    assert not report.ready("cpu")
+    told = "Python runs it when it starts, and no RECORD lists it; expected it away: gate 2 would be VOID"
+    assert [(problem.found, problem.mend) for problem in report.lanes[0].problems] == [
+        (f"cpu: /e/_virtualenv.pth: {told}", "rm /e/_virtualenv.pth /e/_virtualenv.py; they only mend old distutils"),
+        (f"cpu: /e/mine.pth: {told}", "mv /e/mine.pth elsewhere, or have pip install what needs it"),
+    ]
+
+
+def test_an_interpreter_finds_the_start_files_that_no_record_lists(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    for name in ("_virtualenv", "of_a_package"):
+        (site / f"{name}.pth").write_text("import sys\n")
+    for name, record in (("listed", "of_a_package.pth,sha256=x,11\n"), ("of_the_system", None)):
+        metadata = site / f"{name}-1.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Name: {name}\nVersion: 1\n")
+        if record is not None:
+            (metadata / "RECORD").write_text(record)
+    program = f"{UNLISTED}import json; print(json.dumps(unlisted()))"
+    done = ask(tmp_path / "env" / "bin" / "python", program, deadline_seconds=60.0)
+    assert json.loads(done.stdout) == [str(site / "_virtualenv.pth")], done.stderr
 
 
 def test_a_python_without_an_engine_says_what_it_lacks(tmp_path: Path, place: Path) -> None:

@@ -36,6 +36,7 @@ ANSWER: dict[str, Any] = {
     "device": "xpu",
     "candidate": "/engine/_contract.so",
     "harness": "/engine/replay_clock.py",
+    "unlisted": [],
 }
 
 
@@ -94,7 +95,7 @@ def host(tmp_path: Path, xpu_host: XpuHost, xpu: XpuCards, monkeypatch: pytest.M
 def test_a_host_where_everything_is_there_is_ready(host: Host) -> None:
     assert host.problems() == {}
     names = [check.name for check in host.doctor.look()]
-    assert len(names) == len(set(names)) == 28
+    assert len(names) == len(set(names)) == 29
 
 
 def _remove(path: str) -> Callable[[Host], None]:
@@ -173,6 +174,8 @@ def _held(host: Host) -> None:
         (_answer(device="cpu"), "device", "cpu: docs/xpu-lane.md, step 4: VLLM_TARGET_DEVICE=xpu"),
         (_failed("candidate"), "candidate", "-m pip install --no-deps ."),
         (_failed("harness"), "harness", "-m pip install --no-deps ."),
+        (_answer(unlisted=["/e/_virtualenv.pth"]), "start files", "gate 2 would be VOID: rm /e/_virtualenv.pth /e/_v"),
+        (_answer(unlisted=None, failed={"unlisted": "OSError: no"}), "start files", "OSError: no: docs/xpu-lane.md"),
         (_answer(cards=[NAME] * 3), "torch's cards", f"{[NAME] * 3}: "),
         (_remove("models/Laguna-S-2.1-INT4/config.json"), "target model", "docs/xpu-lane.md, step 5, fetches it"),
         (_remove("models/Laguna-S-2.1-DFlash-INT4/config.json"), "draft model", "docs/xpu-lane.md, step 5"),

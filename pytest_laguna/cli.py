@@ -11,6 +11,7 @@ import argparse
 import atexit
 import gc
 import importlib.metadata
+import itertools
 import json
 import os
 import re
@@ -43,6 +44,8 @@ _ROOT_LEVELS = 4
 
 _NOBODY_READS = 128 + signal.SIGPIPE
 
+_OUT = "a new file, outside the sealed root"
+
 
 class _Parser(argparse.ArgumentParser):
     """Wrong use ends with pytest's exit code for it, so that every command of the suite agrees."""
@@ -54,13 +57,22 @@ class _Parser(argparse.ArgumentParser):
 def make_parser() -> argparse.ArgumentParser:
     """The command line; what is parsed holds the subcommand's own parser as ``used``, and what runs it as ``run``."""
     version = importlib.metadata.version("pytest-laguna")
-    parser = _Parser(prog="laguna", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    purpose, exit_codes = str(__doc__).split("\n\n")
+    parser = _Parser(prog="laguna", description=purpose, epilog=exit_codes)
     parser.add_argument("--version", action="version", version=f"pytest-laguna {version}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
-    verify = commands.add_parser("verify", help="derive every verdict again from a sealed root's raw files")
-    verify.add_argument("root", metavar="ROOT", help="the sealed root, or a copy of it")
+
+    def add_command(name: str, does: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name, help=does, description=f"{does[0].upper()}{does[1:]}.", epilog="Exit codes: see laguna --help."
+        )
+
+    verify = add_command("verify", "derive every verdict again from a sealed root's raw files")
+    verify.add_argument("root", metavar="ROOT", type=_path, help="the sealed root, or a copy of it")
     verify.add_argument("--json", action="store_true", help="print one JSON object")
-    verify.add_argument("--junit", metavar="FILE.xml", help="write a JUnit report too, a new file outside the root")
+    verify.add_argument(
+        "--junit", metavar="FILE.xml", type=_path, help="write a JUnit report too, a new file outside the root"
+    )
     verify.add_argument(
         "--expect",
         action="append",
@@ -70,32 +82,36 @@ def make_parser() -> argparse.ArgumentParser:
         help="a newest attempt's receipt digest that was kept elsewhere; may be given for several",
     )
     verify.set_defaults(run=lambda chosen: _verify(chosen.root, chosen.expect, chosen.junit, as_json=chosen.json))
-    analyze = commands.add_parser("analyze", help="verify an attempt, and run its frozen analysis again, read-only")
-    analyze.add_argument("attempt", metavar="ATTEMPT", help="an attempt's directory in its sealed root, or in a copy")
-    analyze.add_argument("--out", required=True, metavar="FILE", help="a new file, outside the sealed root")
-    analyze.set_defaults(run=lambda chosen: _analyze(Path(chosen.attempt), Path(chosen.out)))
-    reporting = commands.add_parser("report", help="verify a sealed root, and write it as one HTML file for people")
-    reporting.add_argument("root", metavar="ROOT", help="the sealed root, or a copy of it")
-    reporting.add_argument("--out", required=True, metavar="FILE.html", help="a new file, outside the sealed root")
-    reporting.set_defaults(run=lambda chosen: _report(chosen.root, Path(chosen.out)))
-    tracing = commands.add_parser("trace", help="write an attempt's profiles as a trace that Perfetto opens")
-    tracing.add_argument("attempt", metavar="ATTEMPT", help="an attempt's directory, or a copy of it")
-    tracing.add_argument("--out", required=True, metavar="FILE.json", help="a new file, outside the sealed root")
-    tracing.set_defaults(run=lambda chosen: _trace(Path(chosen.attempt), Path(chosen.out)))
-    doctor = commands.add_parser("doctor", help="say for each lane whether this machine and environment can run it")
+    analyze = add_command("analyze", "verify an attempt, and run its frozen analysis again, read-only")
+    analyze.add_argument(
+        "attempt", metavar="ATTEMPT", type=_path, help="an attempt's directory in its sealed root, or in a copy"
+    )
+    analyze.add_argument("--out", required=True, metavar="FILE", type=_path, help=_OUT)
+    analyze.set_defaults(run=lambda chosen: _analyze(chosen.attempt, chosen.out))
+    reporting = add_command("report", "verify a sealed root, and write it as one HTML file for people")
+    reporting.add_argument("root", metavar="ROOT", type=_path, help="the sealed root, or a copy of it")
+    reporting.add_argument("--out", required=True, metavar="FILE.html", type=_path, help=_OUT)
+    reporting.set_defaults(run=lambda chosen: _report(chosen.root, chosen.out))
+    tracing = add_command("trace", "write an attempt's profiles as a trace that Perfetto opens")
+    tracing.add_argument("attempt", metavar="ATTEMPT", type=_path, help="an attempt's directory, or a copy of it")
+    tracing.add_argument("--out", required=True, metavar="FILE.json", type=_path, help=_OUT)
+    tracing.set_defaults(run=lambda chosen: _trace(chosen.attempt, chosen.out))
+    doctor = add_command("doctor", "say for each lane whether this machine and environment can run it")
     doctor.add_argument("--device", choices=LANES, help="look at this lane alone; exit code 23 when it is not ready")
-    doctor.add_argument("--campaign", type=Path, metavar="FILE", help="look at what this campaign asks for, too")
+    doctor.add_argument("--campaign", type=_path, metavar="FILE", help="look at what this campaign asks for, too")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     doctor.set_defaults(run=lambda chosen: _doctor(chosen.device, chosen.campaign, as_json=chosen.json))
-    freezing_ = commands.add_parser("freeze", help="write every digest of a campaign beside it, to be reviewed")
-    freezing_.add_argument("campaign", metavar="CAMPAIGN", help="the campaign file, in a checkout without a change")
-    freezing_.set_defaults(run=lambda chosen: _freeze(Path(chosen.campaign), None))
-    reviewing = commands.add_parser("review", help="write beside a frozen campaign who has reviewed it")
-    reviewing.add_argument("campaign", metavar="CAMPAIGN", help="the campaign file")
+    freezing_ = add_command("freeze", "write every digest of a campaign beside it, to be reviewed")
+    freezing_.add_argument(
+        "campaign", metavar="CAMPAIGN", type=_path, help="the campaign file, in a checkout without a change"
+    )
+    freezing_.set_defaults(run=lambda chosen: _freeze(chosen.campaign, None))
+    reviewing = add_command("review", "write beside a frozen campaign who has reviewed it")
+    reviewing.add_argument("campaign", metavar="CAMPAIGN", type=_path, help="the campaign file")
     reviewing.add_argument(
         "--as", required=True, metavar="NAME", dest="reviewer", type=_reviewer, help="who has; not its author"
     )
-    reviewing.set_defaults(run=lambda chosen: _freeze(Path(chosen.campaign), chosen.reviewer))
+    reviewing.set_defaults(run=lambda chosen: _freeze(chosen.campaign, chosen.reviewer))
     for command in commands.choices.values():
         command.set_defaults(used=command)
     return parser
@@ -117,6 +133,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _print(text, code)
 
 
+def _path(text: str) -> Path:
+    """A path of the command line; an unset variable must not choose the current directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("empty; expected a path")
+    return Path(text)
+
+
 def _digest(text: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{64}", text):
         message = f"{text!r}: expected the SHA-256 of a receipt.json, 64 hexadecimal digits"
@@ -128,36 +151,37 @@ class _RefusedError(Exception):
     """Why a command is not carried out, in one line."""
 
 
-def _verify(sealed_root: str, expected: Sequence[str], junit: str | None, *, as_json: bool) -> tuple[str, int]:
+def _verify(sealed_root: Path, expected: Sequence[str], junit: Path | None, *, as_json: bool) -> tuple[str, int]:
     """What is printed, and the exit code: the worst verdict's, and NOT_PROVEN's when there is no attempt at all.
 
     Raises:
         _RefusedError: the root cannot be read, or the report not written, or would lie in the root.
     """
-    reports = _verified_root(sealed_root)
+    reports = _verified_root(sealed_root, junit)
     reports = hold_to(reports, expected) if expected else reports
     code = worst(report.verdict for report in reports).exit_code
     if junit is not None:
-        _write(Path(junit), Path(sealed_root), lambda: collected_junit(Path(sealed_root), reports))
+        _write(junit, _unchanged(sealed_root, lambda: collected_junit(sealed_root, reports)))
     if as_json:
         return json.dumps({"gates": [report.to_json() for report in reports]}, indent=2) + "\n", code
     return _told(sealed_root, reports), code
 
 
-def _verified_root(sealed_root: str) -> list[GateReport]:
-    """What verification says of a root; raises _RefusedError where it cannot be read."""
-    if not sealed_root:
-        raise _RefusedError("'': cannot be read (no directory); expected a sealed root")
+def _verified_root(sealed_root: Path, out: Path | None) -> list[GateReport]:
+    """What verification says of a root; raises _RefusedError where it cannot be read, or ``out`` not be written."""
+    if out is not None:
+        _require_new(out, sealed_root)
+    where = repr(str(sealed_root))
     try:
-        return verify_root(Path(sealed_root))
+        return verify_root(sealed_root)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise _RefusedError(f"{sealed_root!r}: not a directory; expected a sealed root") from error
+        raise _RefusedError(f"{where}: not a directory; expected a sealed root") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise _RefusedError(f"{sealed_root!r}: cannot be read ({reason}); expected a sealed root") from error
+        raise _RefusedError(f"{where}: cannot be read ({reason}); expected a sealed root") from error
 
 
-def _report(sealed_root: str, out: Path) -> tuple[str, int]:
+def _report(sealed_root: Path, out: Path) -> tuple[str, int]:
     """What is printed, and the exit code: that of ``verify``. Raises as ``_verify``."""
     from pytest_laguna.report.document import report_document, require_matplotlib  # noqa: PLC0415 - verifying needs none
 
@@ -165,35 +189,52 @@ def _report(sealed_root: str, out: Path) -> tuple[str, int]:
         require_matplotlib()
     except ValueError as error:
         raise _RefusedError(str(error)) from error
-    reports = _verified_root(sealed_root)
-    _write(out, Path(sealed_root), lambda: report_document(Path(sealed_root), reports))
+    reports = _verified_root(sealed_root, out)
+    _write(out, _unchanged(sealed_root, lambda: report_document(sealed_root, reports)))
     code = worst(report.verdict for report in reports).exit_code
     return f"{_told(sealed_root, reports)}{printable(str(out))}: open it in any browser; it needs nothing else\n", code
 
 
-def _write(out: Path, sealed_root: Path, content: Callable[[], bytes]) -> None:
-    """Write a new file outside a root; raises _RefusedError."""
+def _unchanged(sealed_root: Path, content: Callable[[], bytes]) -> bytes:
+    """What is made of a root after it was verified; raises _RefusedError where it is no longer what it was."""
     try:
-        if out.resolve().is_relative_to(sealed_root.resolve()):
-            raise _RefusedError(f"{out}: inside {sealed_root}, which stays as it was sealed; name a file elsewhere")
-        if out.exists():
-            raise _RefusedError(f"{out}: exists already; name a new file")
-        write_new(out, content())
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise _RefusedError(
-            f"{out}: cannot be written ({reason}); name a new file in a directory that is there"
-        ) from error
-    except UnusableEvidenceError as error:
+        return content()
+    except (OSError, UnusableEvidenceError) as error:
         raise _RefusedError(f"{sealed_root}: changed while it was read ({error}); run again") from error
+
+
+def _require_new(out: Path, sealed_root: Path) -> None:
+    """Refuse, before any work is done for it, a file that is there or would lie in what is sealed.
+
+    Raises:
+        _RefusedError: it is so.
+    """
+    if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(sealed_root)):  # unlike resolve(), it knows loops
+        raise _RefusedError(f"{out}: inside {sealed_root}, which stays as it was sealed; name a file elsewhere")
+    if os.path.lexists(out):
+        raise _RefusedError(f"{out}: exists already; name a new file")
+    if not os.path.isdir(out.parent):  # noqa: PTH112 - a name that is too long is no directory either
+        raise _RefusedError(
+            f"{out}: cannot be written (no directory {out.parent}); name a new file in one that is there"
+        )
+
+
+def _write(out: Path, content: bytes) -> None:
+    """Write a new file; raises _RefusedError."""
+    try:
+        write_new(out, content)
+    except OSError as error:
+        reason = f"{out}: cannot be written ({error.strerror}); name a new file in a directory that takes it"
+        raise _RefusedError(reason) from error
 
 
 def _analyze(attempt: Path, out: Path) -> tuple[str, int]:
     """What is printed, and the exit code: of what verification and the analysis come to, the worse one's.
 
     Raises:
-        OSError: the attempt cannot be read, or the output not written.
-        ValueError: it is not an attempt with an analysis of its own, or the output would lie in its sealed root.
+        OSError: the attempt cannot be read.
+        ValueError: it is not an attempt with an analysis of its own.
+        _RefusedError: the output cannot be written, or would lie in its sealed root.
     """
     _require_attempt(attempt, out)
     verified = _verified(Path(os.path.abspath(attempt)))  # noqa: PTH100 - a link must stay one
@@ -203,7 +244,7 @@ def _analyze(attempt: Path, out: Path) -> tuple[str, int]:
         if analysis is None:
             message = f"{attempt}: its gate has no analysis beside its journal; use verify"
             raise ValueError(message)
-        write_new(out, analysis.content)
+        _write(out, analysis.content)
         own = gravest([finding for finding in analysis.clauses.values() if finding]) or (Verdict.PASS, "")
     except UnusableEvidenceError as error:
         own = Verdict.VOID, str(error)
@@ -262,30 +303,27 @@ def _trace(attempt: Path, out: Path) -> tuple[str, int]:
     """What is printed, and the exit code: a trace judges nothing.
 
     Raises:
-        OSError: the attempt cannot be read, or the output not written.
-        ValueError: it is not an attempt with a profile, or the output would lie in its sealed root.
+        OSError: the attempt cannot be read.
+        ValueError: it is not an attempt with a profile.
+        _RefusedError: the output cannot be written, or would lie in its sealed root.
         NotProvenError: a profile is not there.
         UnusableEvidenceError: one cannot be used.
     """
     _require_attempt(attempt, out)
-    write_new(out, canonical_json(trace(attempt)))
+    _write(out, canonical_json(trace(attempt)))
     return f"{printable(str(out))}: open it with Perfetto; times are of each rank's own clock\n", 0
 
 
 def _require_attempt(attempt: Path, out: Path) -> None:
-    """What is read is an attempt, and what is written lies outside it and outside its sealed root.
+    """What is read is an attempt, and what is written is new and lies outside it and outside its sealed root.
 
     Raises:
-        ValueError: it is not so.
+        _RefusedError: it is not so.
     """
-    place = attempt.resolve()
-    sealed = place.parents[_ROOT_LEVELS - 1] if _in_a_root(place) else place
-    if out.resolve().is_relative_to(sealed):
-        message = f"--out {out}: inside {sealed}, which stays as it was sealed; name a file elsewhere"
-        raise ValueError(message)
     if not (attempt / ATTEMPT).is_file():
-        message = f"{attempt}: has no {ATTEMPT}; expected an attempt's directory"
-        raise ValueError(message)
+        raise _RefusedError(f"{attempt}: has no {ATTEMPT}; expected an attempt's directory")
+    place = Path(os.path.realpath(attempt))
+    _require_new(out, place.parents[_ROOT_LEVELS - 1] if _in_a_root(place) else place)
 
 
 def _doctor(lane: Lane | None, campaign: Path | None, *, as_json: bool) -> tuple[str, int]:
@@ -328,8 +366,19 @@ def _xpu_needs(settings: LaneSettings | None, project: Path) -> XpuNeeds:
     return XpuNeeds(settings=settings, sealed_root=project / "sealed", project=project, ranks=ranks)
 
 
-def _told(sealed_root: str, reports: Sequence[GateReport]) -> str:
-    return _table(reports) or f"NOT_PROVEN: {printable(sealed_root)} {NO_ATTEMPT}\n"
+def _told(sealed_root: Path, reports: Sequence[GateReport]) -> str:
+    if reports and not any(report.gate for report in reports) and (meant := _sealed_root_near(sealed_root)):
+        verdict = worst(report.verdict for report in reports)
+        return f"{verdict}: {printable(f'{sealed_root}: not itself a sealed root; name {meant}')}\n"
+    return _table(reports) or f"NOT_PROVEN: {printable(str(sealed_root))} {NO_ATTEMPT}\n"
+
+
+def _sealed_root_near(place: Path) -> Path | None:
+    """The sealed root that was meant by a directory inside one, or by the directory that one lies in."""
+    here = Path(os.path.abspath(place))  # noqa: PTH100 - a link must stay one
+    levels = ("", "*/", "*/*/", "*/*/*/", "*/*/*/gate[123]/*/")
+    found = itertools.chain.from_iterable(here.glob(f"{below}{ATTEMPT}") for below in levels)
+    return next((file.parents[_ROOT_LEVELS] for file in found if _in_a_root(file.parent)), None)
 
 
 def _table(reports: Sequence[GateReport]) -> str:

@@ -120,8 +120,12 @@ def session_ended_well(events: Sequence[Event]) -> Finding | None:
     """Rule ``session-ended-well``: pytest's own exit status is 0 or 1; an interrupt or a crash proves nothing."""
     statuses = [event.data.get("exit_status") for event in events if event.kind == "session-finished"]
     if statuses not in ([0], [1]):
-        return Verdict.NOT_PROVEN, f"pytest ended with exit status {statuses}; expected 0 or 1"
+        told = ", ".join(_PYTEST_ENDED.get(status, status) for status in map(str, statuses)) or "none"
+        return Verdict.NOT_PROVEN, f"pytest ended with exit status {told}; expected 0 or 1"
     return None
+
+
+_PYTEST_ENDED = {"2": "2 (interrupted)", "3": "3 (internal error)"}
 
 
 def no_problem(events: Sequence[Event]) -> Finding | None:

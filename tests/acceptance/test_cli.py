@@ -55,7 +55,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
 @pytest.mark.parametrize(
     ("root", "message"),
     [
-        ("", "'': cannot be read (no directory); expected a sealed root"),
+        ("", "argument ROOT: empty; expected a path"),
         ("x" * 300, "cannot be read (File name too long); expected a sealed root"),
         ("/dev/null", "'/dev/null': not a directory; expected a sealed root"),
         ("/nowhere/at/all", "'/nowhere/at/all': not a directory; expected a sealed root"),
@@ -68,6 +68,35 @@ def test_what_is_no_root_is_refused_in_one_line(root: str, message: str) -> None
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert "\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("verify", ".", "--junit", ""),
+        ("analyze", "", "--out", "new"),
+        ("analyze", ".", "--out", ""),
+        ("trace", "", "--out", "new"),
+        ("report", "", "--out", "new"),
+        ("freeze", ""),
+        ("review", "", "--as", "somebody"),
+        ("doctor", "--campaign", ""),
+    ],
+)
+def test_an_empty_path_is_refused_and_not_taken_for_the_current_directory(call: tuple[str, ...]) -> None:
+    done = laguna(*call)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (4, "", 1)
+    assert ": empty; expected a path" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["verify", "analyze", "report", "trace", "doctor", "freeze", "review"])
+def test_each_command_says_what_it_does(command: str) -> None:
+    done = laguna(command, "--help", COLUMNS="80")
+    assert done.returncode == 0
+    overview = " ".join(laguna("--help", COLUMNS="80").stdout.split())
+    does = done.stdout.split("\n\n")[1]
+    assert " ".join(does[:-1].split()).lower() in overview.lower()
+    assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 def test_an_unknown_command_is_refused_in_one_line() -> None:
@@ -93,6 +122,15 @@ def test_a_directory_without_a_gate_below_it_proves_nothing(tmp_path: Path, plac
 def test_an_empty_root_is_not_proven(tmp_path: Path) -> None:
     done = laguna("verify", tmp_path)
     assert (done.returncode, done.stdout) == (23, f"NOT_PROVEN: {tmp_path} holds no attempt\n")
+
+
+@pytest.mark.parametrize("where", [".", "sealed/demo", "sealed/demo/cpu", "sealed/demo/cpu/gate1"])
+def test_a_directory_beside_the_root_is_void_and_told_the_root(tmp_path: Path, where: str) -> None:
+    attempt = build(tmp_path)
+    done = laguna("verify", tmp_path / where)
+    told = f"VOID: {tmp_path / where}: not itself a sealed root; name {tmp_path / 'sealed'}\n"
+    assert (done.returncode, done.stdout) == (22, told)
+    assert f"name {tmp_path / 'sealed'}\n" in laguna("verify", attempt).stdout
 
 
 # Receipts that were kept elsewhere
@@ -141,6 +179,37 @@ def test_nothing_is_written_into_a_sealed_root(tmp_path: Path, command: str, whe
     assert (done.returncode, out.exists()) == (4, False)
     assert f"inside {tmp_path / 'sealed'}, which stays as it was sealed" in done.stderr
     assert laguna("verify", tmp_path / "sealed").returncode == 0
+
+
+@pytest.mark.parametrize("command", ["analyze", "trace", "report", "verify"])
+def test_an_output_that_cannot_be_written_is_named_before_any_work(tmp_path: Path, command: str) -> None:
+    attempt = build(tmp_path)
+    (tmp_path / "there").write_text("mine")
+    (tmp_path / "loop").symlink_to("loop")
+    option = "--junit" if command == "verify" else "--out"
+    for out, told in (
+        ("there", "exists already; name a new file"),
+        ("loop", "exists already; name a new file"),
+        ("nowhere/new", "nowhere); name a new file in one that is there"),
+        ("there/new", "there); name a new file in one that is there"),
+        ("x" * 300, "cannot be written (File name too long); name a new file in a directory that takes it"),
+    ):
+        if len(out) < 300 or command in {"report", "verify"}:  # the attempt has neither a profile nor an analysis
+            read = tmp_path / "sealed" if command in {"report", "verify"} else attempt
+            done = laguna(command, read, option, tmp_path / out)
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (4, "", 1)
+            assert done.stderr.startswith(f"laguna {command}: {tmp_path / out}: "), done.stderr
+            assert told in done.stderr
+    assert (tmp_path / "there").read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["analyze", "trace", "report", "verify"])
+def test_a_link_to_itself_is_refused_in_one_line(tmp_path: Path, command: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    out = () if command == "verify" else ("--out", tmp_path / "new")
+    done = laguna(command, tmp_path / "loop", *out)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (4, "", 1)
+    assert f"{tmp_path / 'loop'}" in done.stderr
 
 
 # What cannot be read

@@ -125,7 +125,7 @@ def test_what_nobody_planned_keeps_its_traceback(project: Project) -> None:
         ("from pytest_laguna.verdict import MeasuredNegativeError as E; raise E('slower')", "STOP", "slower"),
         ("from pytest_laguna.verdict import UnusableEvidenceError as E; raise E('torn')", "VOID", "torn"),
         ("prove('x', value=float('nan'))", "VOID", "cannot be written as RFC 8785 JSON"),
-        ("prove('x'); raise KeyboardInterrupt", "NOT_PROVEN", "pytest ended with exit status [2]"),
+        ("prove('x'); raise KeyboardInterrupt", "NOT_PROVEN", "pytest ended with exit status 2 (interrupted)"),
         (r"raise AssertionError('\ud800 \x1b[31m lone')", "FAIL", "lone"),
     ],
 )
@@ -989,7 +989,7 @@ def test_a_request_to_stop_ends_with_a_receipt(project: Project, number: signal.
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 23, output
-    assert "gate 1: NOT_PROVEN: pytest ended with exit status [2]" in output
+    assert "gate 1: NOT_PROVEN: pytest ended with exit status 2 (interrupted)" in output
     assert (project.attempt() / "receipt.json").exists()
 
 

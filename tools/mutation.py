@@ -5,7 +5,8 @@ In one process the tests are collected and run once, to see which lines each of 
 (``tools.mutants``) a fork of that process gives the function its mutated code, wherever it is already known, and runs
 the tests that reach the changed statement until one fails. A mutant that no test refutes is a survivor. Survivors that
 are accepted stand with their reasons in ``tools/mutation_survivors.toml``. The exit code is 1 when a package has less
-than 95 % of its mutants killed, a survivor is not listed, or a listed one is none.
+than 95 % of its mutants killed, a survivor is not listed, or a listed one is none; nothing runs where one is listed of
+what is not there any more.
 """
 
 from __future__ import annotations
@@ -354,7 +355,7 @@ def run(package: Package, only: Sequence[str], kept: Path) -> dict[str, str]:
 
     folder = ROOT / package.folder
     found = (mutant for path in sorted(folder.rglob("*.py")) for mutant in mutants_of(path, ROOT))
-    mutants = {mutant.name: mutant for mutant in found if any(fnmatch.fnmatchcase(mutant.name, one) for one in only)}
+    mutants = {mutant.name: mutant for mutant in found if _matches(mutant.name, only)}
     known = dict(json.loads(line) for line in kept.read_text().splitlines()) if kept.exists() else {}
     fates = {mutant: known[mutant] for mutant in mutants if known.get(mutant, "survived") not in ALIVE}
     waiting = [mutant for name, mutant in mutants.items() if name not in fates]
@@ -368,6 +369,10 @@ def run(package: Package, only: Sequence[str], kept: Path) -> dict[str, str]:
     return {mutant: fates[mutant] for mutant in mutants}
 
 
+def _matches(name: str, only: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, one) for one in only)
+
+
 def survivors(fates: Mapping[str, str]) -> list[str]:
     """The mutants that no test refuted."""
     return [mutant for mutant, fate in fates.items() if fate in ALIVE]
@@ -379,12 +384,25 @@ def accepted() -> dict[str, str]:
     return {mutant: group["reason"] for group in listed for mutant in group["mutants"]}
 
 
+def gone(listed: Iterable[str]) -> Iterator[str]:
+    """The listed survivors whose file or function is not there, a line each."""
+    for mutant in listed:
+        file, _, rest = mutant.partition("::")
+        function, path = rest.partition(": ")[0], ROOT / file
+        if not path.is_file():
+            yield f"{ACCEPTED.name}: {mutant}: there is no file {file}; delete the entry, or name where that went"
+        elif function not in _codes_of(path):
+            yield f"{ACCEPTED.name}: {mutant}: {file} has no function {function}; delete the entry, or name its new one"
+
+
 def objections(fates: Mapping[str, str], listed: Iterable[str]) -> Iterator[str]:
-    """What makes the command fail, a line each."""
+    """What makes the command fail, a line each; ``listed`` is what is accepted of the mutants that were asked."""
     alive = survivors(fates)
     yield from (f"not listed in {ACCEPTED.name}: {mutant}" for mutant in alive if mutant not in listed)
     yield from (
-        f"listed in {ACCEPTED.name}, but killed: {mutant}" for mutant in listed if mutant in fates.keys() - alive
+        f"listed in {ACCEPTED.name}, but {'killed' if mutant in fates else 'no mutant'}: {mutant}"
+        for mutant in listed
+        if mutant not in alive
     )
 
 
@@ -412,9 +430,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     package = PACKAGES[chosen.package]
     if chosen.tests:
         package = dataclasses.replace(package, tests=chosen.tests)
+    stale = list(gone(accepted()))
+    if stale:
+        print(*stale, sep="\n")
+        return 1
     fates = run(package, chosen.only, chosen.fates)
     print(*table(fates), sep="\n")
-    against = list(objections(fates, accepted()))
+    listed = [name for name in accepted() if name.startswith(f"{package.folder}/") and _matches(name, chosen.only)]
+    against = list(objections(fates, listed))
     print(*against, sep="\n")
     run_at_all = [fate for fate in fates.values() if fate != "invalid"]
     killed = 1 - len(survivors(fates)) / max(1, len(run_at_all))

@@ -599,9 +599,9 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
     (
         "native-mapped",
         "another copy's clock",
-        _also_mapped("/old/pytest_laguna/engine/_replay_clock.so", "packets|0"),
+        _also_mapped("/src/pytest_laguna/.venv/pytest_laguna/engine/_clock.so", "packets|0"),
         VOID,
-        f"packet 0: mapped /old/pytest_laguna/engine/_replay_clock.so; expected {SITE}/pytest_laguna only",
+        f"packet 0: mapped /src/pytest_laguna/.venv/pytest_laguna/engine/_clock.so; expected {SITE}/pytest_laguna only",
     ),
     (
         "native-mapped",

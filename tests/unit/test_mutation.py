@@ -92,9 +92,10 @@ def test_what_a_test_runs_in_a_thread_of_its_own_is_seen(module: Any) -> None:
 def test_survivors_that_nobody_listed_and_lists_that_went_stale_are_told() -> None:
     fates = {"a.py::f: 1": "killed", "a.py::f: 2": "survived", "a.py::g: 3": "not reached", "b.py::f: 4": "timeout"}
     assert list(mutation.objections(fates, ["a.py::f: 2", "a.py::g: 3"])) == []
-    assert list(mutation.objections(fates, ["a.py::f: 1", "a.py::g: 3", "of another package"])) == [
+    assert list(mutation.objections(fates, ["a.py::f: 1", "a.py::g: 3", "a.py::g: 9"])) == [
         "not listed in mutation_survivors.toml: a.py::f: 2",
         "listed in mutation_survivors.toml, but killed: a.py::f: 1",
+        "listed in mutation_survivors.toml, but no mutant: a.py::g: 9",
     ]
     assert list(mutation.table(fates))[2:] == [
         "| a.py | 3 | 1 | 33.3% | 2 |",
@@ -103,7 +104,23 @@ def test_survivors_that_nobody_listed_and_lists_that_went_stale_are_told() -> No
     ]
 
 
-def test_every_accepted_survivor_has_a_reason() -> None:
+def test_every_accepted_survivor_has_a_reason_and_its_function() -> None:
     listed = mutation.accepted()
     assert all(listed.values())
-    assert all((mutation.ROOT / mutant.partition("::")[0]).is_file() for mutant in listed)
+    assert list(mutation.gone(listed)) == []
+
+
+def test_nothing_runs_where_a_survivor_is_listed_of_what_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thing.py").write_text(SOURCE)
+    names = ["thing.py::Thing.value: 1 -> 2 in: x: int", "thing.py::Thing.worth: 1 -> 2", "other.py::value: 1 -> 2"]
+    listed = tmp_path / "listed.toml"
+    listed.write_text(f"[[survivors]]\nreason = 'none'\nmutants = {names}\n")
+    monkeypatch.setattr(mutation, "ROOT", tmp_path)
+    monkeypatch.setattr(mutation, "ACCEPTED", listed)
+    assert mutation.main(["evidence", "--fates", str(tmp_path / "fates")]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"listed.toml: {names[1]}: thing.py has no function Thing.worth; delete the entry, or name its new one",
+        f"listed.toml: {names[2]}: there is no file other.py; delete the entry, or name where that went",
+    ]

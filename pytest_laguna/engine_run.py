@@ -40,7 +40,6 @@ from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.environment import EnvironmentRefusedError
-from pytest_laguna.machine.process import ProcessError
 from pytest_laguna.machine.xpu_host import host_runtime
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, raise_verdict
 
@@ -49,13 +48,11 @@ _LOOK_SECONDS = 120.0
 """How long the engine's interpreter may take to say what it is."""
 
 RUN_ERRORS = (
-    launch.ArmFailedError,
     launch.ArmSurvivedError,
     EnvironmentRefusedError,
     IdentityError,
     NotProvenError,
     OSError,
-    ProcessError,
     UnusableEvidenceError,
 )
 """Why a run left no record: it is written down, and ends what it is a part of."""

@@ -49,7 +49,7 @@ class Runner(Protocol):
         """
 
 
-class ArmFailedError(RuntimeError):
+class ArmFailedError(NotProvenError):
     """An arm that left no record: how its process ended, and the line in which it said why."""
 
 

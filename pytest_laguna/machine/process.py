@@ -22,6 +22,7 @@ from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.machine import descent, supervisor
 from pytest_laguna.machine.command import Command, check_token
 from pytest_laguna.machine.sweep import sweep
+from pytest_laguna.verdict import NotProvenError
 
 START_SECONDS = 60.0
 """How long a supervisor may take from its exec to its child's; it is milliseconds unless the host is stuck."""
@@ -39,8 +40,8 @@ _PROGRAM = (
 """As a module, because a script would be compiled anew at each start; last on the path, so that it shadows nothing."""
 
 
-class ProcessError(RuntimeError):
-    """A child that could not be started, or of whose end nothing is known."""
+class ProcessError(NotProvenError):
+    """A child that could not be started, or of whose end nothing is known: what it was to show is missing."""
 
 
 def run(command: Command, token: str) -> ProcessRecord:

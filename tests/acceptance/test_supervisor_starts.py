@@ -25,10 +25,22 @@ from pytest_laguna.machine import process
 @pytest.mark.gate(2)
 @pytest.mark.clause("only")
 def test_only(prove, arm_runner, monkeypatch):
-    monkeypatch.setattr(process, "_PROGRAM", "import os; os.kill(os.getpid(), 9)")
-    arm_runner(["/bin/true"], {}, prove.directory, 30.0)
+    BODY
     prove("shown")
 """
+KILLS = 'monkeypatch.setattr(process, "_PROGRAM", "import os; os.kill(os.getpid(), 9)")'
+DIES = """place = prove.directory / "python"
+    place.write_text("#!/bin/sh\\nkill -9 $$")
+    place.chmod(0o700)"""
+OWN = {
+    f"{KILLS}; arm_runner(['/bin/true'], {{}}, prove.directory, 30.0)": ("ProcessError: /bin/true in ", KILLED),
+    "arm_runner(['/bin/nonesuch'], {}, prove.directory, 30.0)": ("ProcessError: /bin/nonesuch in ", "No such file"),
+    f"{DIES}\n    arm_runner.tiny_pair(prove.directory / 'pair', interpreter=place)": (
+        "ArmFailedError: tiny pair in ",
+        ": exited, SIGKILL after ",
+    ),
+}
+"""What a gate's own test starts, and what is said when it or its supervisor does not come to its end."""
 
 
 def kill_supervisor_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,14 +49,15 @@ def kill_supervisor_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_PROGRAM", f"{kill}; {process._PROGRAM}")
 
 
-def test_in_a_gates_own_test_it_is_void(project: Project) -> None:
-    (project.directory / "checks" / "test_device.py").write_text(OWN_TEST)
+@pytest.mark.parametrize("body", OWN)
+def test_in_a_gates_own_test_it_is_not_proven(body: str, project: Project) -> None:
+    (project.directory / "checks" / "test_device.py").write_text(OWN_TEST.replace("BODY", body))
     assert project.gate(1).returncode == 0
     result = project.gate(2)
-    assert (result.returncode, KILLED in result.stdout) == (22, True), result.stdout
+    assert (result.returncode, *(told in result.stdout for told in OWN[body])) == (23, True, True), result.stdout
     assert not (project.attempt(2) / root.EVIDENCE / "only" / "process.json").exists()
     code, gates, _ = project.verify()
-    assert (code, gates[1]["verdict"]) == (22, "VOID"), gates
+    assert (code, gates[1]["verdict"]) == (23, "NOT_PROVEN"), gates
 
 
 def test_in_an_arm_it_is_not_proven_and_no_other_arm_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import dataclasses
 import datetime
 import itertools
 import json
+import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -352,10 +353,21 @@ def require_time(campaign: Campaign, lane: Lane, protocol: Protocol) -> None:
 
 
 def free_slots(count: int) -> list[int]:
-    """Process slots of the cpu lane that nobody has leased."""
+    """Process slots of the cpu lane, side by side, that nobody has leased.
+
+    They are leased later, when their gate begins: of rehearsals that begin at once each is to draw others.
+
+    Raises:
+        NotProvenError: there are none.
+    """
     held = {state.record.identity for state in leases.states() if state.held}
-    free = (slot for slot in range(_MOST_SLOTS) if f"cpu-slot-{slot}" not in held)
-    return list(itertools.islice(free, count))
+    places = [range(first, first + count) for first in range(0, _MOST_SLOTS - count + 1, count)]
+    free = [slots for slots in places if held.isdisjoint(f"cpu-slot-{slot}" for slot in slots)]
+    if not free:
+        raise NotProvenError(
+            f"cpu: no {count} of {_MOST_SLOTS} process slots are free; laguna doctor shows who has them"
+        )
+    return list(secrets.choice(free))
 
 
 def to_toml(value: Mapping[str, Any]) -> str:

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from pytest_laguna import rehearsal
 from pytest_laguna.campaign import Campaign, CampaignError, Lane, parse_campaign, read_campaign
 from pytest_laguna.evidence.event_analysis import MeasuredFitness
+from pytest_laguna.machine import leases
 from pytest_laguna.protocol import Protocol, read_protocol
 from pytest_laguna.rehearsal import differences, free_slots, of_rehearsal, rehearsed, require_time, to_toml
 from pytest_laguna.verdict import NotProvenError
@@ -166,6 +170,22 @@ def test_a_server_must_be_given_the_time_that_its_parts_are_granted(campaign: Ca
             require_time(changed, "cuda", protocol)
 
 
-def test_slots_that_nobody_leases() -> None:
-    slots = free_slots(3)
-    assert len(set(slots)) == 3
+def test_rehearsals_that_begin_at_once_draw_different_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is drawn before any is leased; of two processes each first took slot 0, and one of them was refused."""
+    monkeypatch.setattr(leases, "states", list)
+    drawn = {tuple(free_slots(2)) for _ in range(20)}
+    assert len(drawn) > 10
+    assert all(second == first + 1 and first % 2 == 0 for first, second in drawn)
+
+
+def test_slots_that_somebody_leases_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def held(*free: int) -> list[Any]:
+        names = [f"cpu-slot-{slot}" for slot in range(rehearsal._MOST_SLOTS) if slot not in free]
+        return [SimpleNamespace(held=True, record=SimpleNamespace(identity=name)) for name in names]
+
+    monkeypatch.setattr(leases, "states", lambda: held(7, 300, 301, 302))
+    assert free_slots(3) == [300, 301, 302]
+    assert free_slots(1)[0] in {7, 300, 301, 302}
+    monkeypatch.setattr(leases, "states", held)
+    with pytest.raises(NotProvenError, match="no 2 of 512 process slots are free; laguna doctor shows who has them"):
+        free_slots(2)

@@ -47,7 +47,7 @@ def run(*command: str | Path, directory: Path) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=directory, check=False, capture_output=True, text=True, timeout=300)
 
 
-PROGRAMS = {"laguna", "pytest", "make", "python", "pip", "tar", "sha256sum", "cd", "git", "hf"}
+PROGRAMS = {"laguna", "pytest", "make", "python", "pip", "tar", "sha256sum", "cd", "git", "hf", "source"}
 
 
 @pytest.mark.parametrize("example", COMMANDS, ids=ids(COMMANDS))
@@ -139,6 +139,17 @@ def test_make_knows_the_target(example: Example) -> None:
     for argument in words(example.text):
         if argument.startswith("CAMPAIGN="):
             assert read_campaign(ROOT / argument.partition("=")[2]).gates
+
+
+SOURCE = of("source")
+
+
+@pytest.mark.parametrize("example", SOURCE, ids=ids(SOURCE))
+def test_what_is_sourced_is_of_the_environment_that_make_builds(example: Example) -> None:
+    (sourced,) = words(example.text)[1:]
+    environment = re.search(r"^BIN := (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert environment is not None
+    assert sourced == f"{environment[1]}/activate"
 
 
 PYTHON = of("python")

@@ -12,16 +12,19 @@ from typing import Any
 
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.process_record import ProcessRecord
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine.card_program import FAILED, CardRequest, CardResult
 from pytest_laguna.machine.cards import Card
-from pytest_laguna.verdict import JSON
+from pytest_laguna.verdict import JSON, NotProvenError
 
 
 class CardProcessError(RuntimeError):
-    """A card process that brought no value back: how it ended, and the line in which it said why."""
+    """A function that raised on its card: the line that says what."""
+
+
+class CardProcessEndedError(NotProvenError):
+    """A card process that ended before its function did, and how: what that was to show is missing."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ class CardProcess:
 
         Raises:
             ValueError: the card is not leased, or the function is a closure or defined inside another.
-            CardProcessError: the process did not end well, or the function raised; the line says which.
+            CardProcessError: the function raised.
+            CardProcessEndedError: the process was ended, or did not end well by itself.
             UnusableEvidenceError: the result is not JSON.
         """
         if card not in self.held.cards:
@@ -65,8 +69,10 @@ class CardProcess:
         runner = self.run.on_card(card)
         process = runner(argv, {}, place, runner.bounds.deadline_seconds)
         if not process.is_clean:
-            message = f"card {card.identity}, {function.__qualname__}: {_why(process, place)}"
-            raise CardProcessError(message)
+            raised, where = _raised(place), f"card {card.identity}, {function.__qualname__}"
+            if raised is None:
+                raise CardProcessEndedError(f"{where}: {process}")
+            raise CardProcessError(f"{where}: {raised}")
         return read_model(result, CardResult).value
 
     def _new_directory(self, card: Card) -> Path:
@@ -86,7 +92,6 @@ def _file_of(function: Callable[..., Any]) -> str:
     return str(Path(file).resolve())
 
 
-def _why(process: ProcessRecord, place: Path) -> str:
+def _raised(place: Path) -> str | None:
     lines = files.read_tail(place / "stderr.log")
-    said = next((line.removeprefix(FAILED) for line in reversed(lines) if line.startswith(FAILED)), None)
-    return said if said is not None else str(process)
+    return next((line.removeprefix(FAILED) for line in reversed(lines) if line.startswith(FAILED)), None)

@@ -508,13 +508,19 @@ def test_a_device_gates_test_calls_a_function_on_each_card(project: Project) -> 
 
 
 @pytest.mark.parametrize(
-    ("function", "reason"), [("fails", "fails: OSError: no such device"), ("dies", "dies: exited, SIGSEGV")]
+    ("function", "code", "error", "reason"),
+    [
+        ("fails", 22, "CardProcessError", "fails: OSError: no such device"),
+        ("dies", 23, "CardProcessEndedError", "dies: exited, SIGSEGV"),
+    ],
 )
-def test_a_card_process_that_fails_says_why(project: Project, function: str, reason: str) -> None:
+def test_a_card_process_that_fails_says_why(
+    project: Project, function: str, code: int, error: str, reason: str
+) -> None:
     _device_test(project, f"card_process(cards.cards[0], {function})", "cards", "card_process")
     assert project.gate(1).returncode == 0
     result = project.gate(2)
-    assert (result.returncode, f"CardProcessError: card cpu-slot-{CARD}, {reason}" in result.stdout) == (22, True)
+    assert (result.returncode, f"{error}: card cpu-slot-{CARD}, {reason}" in result.stdout) == (code, True)
 
 
 def test_a_device_gate_killed_in_an_arm_leaves_no_process_and_no_lease(project: Project) -> None:

@@ -294,10 +294,17 @@ class GateSession:
             )
         return report
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        """Have a second Ctrl-C not break the report of the first, with which the receipt would be lost."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
         """After everybody else: derive the verdict, seal, set the exit code."""
-        yield
+        with contextlib.suppress(KeyboardInterrupt):  # of fixtures that hang while they end; what they leave is found
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            yield
         if self._attempt is None:  # refused after the cards were leased: nothing has run on them
             if fixtures.CARDS in self._config.stash:
                 self._config.stash[fixtures.CARDS].give_back(None)

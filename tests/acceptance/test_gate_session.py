@@ -999,6 +999,48 @@ def test_a_request_to_stop_ends_with_a_receipt(project: Project, number: signal.
     assert (project.attempt() / "receipt.json").exists()
 
 
+IMPATIENT = """\
+import os, signal, threading, time
+
+def press():
+    while True:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.02)
+
+threading.Thread(target=press, daemon=True).start()
+time.sleep(60)
+"""
+
+HANGS_AT_ITS_END = """\
+import os, signal, threading, time, pytest
+
+@pytest.fixture(scope="session", autouse=True)
+def hangs():
+    yield
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    time.sleep(60)
+"""
+
+
+def test_who_presses_again_and_again_loses_no_receipt(project: Project) -> None:
+    project.tests(second=f"exec({IMPATIENT!r}, {{}})")
+    done = project.gate(1)
+    assert done.returncode == 23, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "gate 1: NOT_PROVEN: pytest ended with exit status 2 (interrupted)" in done.stdout
+    assert (project.attempt() / "receipt.json").exists()
+
+
+def test_what_hangs_while_it_ends_can_be_interrupted_and_loses_no_receipt(project: Project) -> None:
+    project.tests(second="raise KeyboardInterrupt")
+    checks = project.directory / "checks" / "test_first.py"
+    checks.write_text(checks.read_text() + HANGS_AT_ITS_END)
+    done = project.gate(1)
+    assert done.returncode == 23, done.stdout + done.stderr
+    assert "gate 1: NOT_PROVEN: pytest ended with exit status 2 (interrupted)" in done.stdout
+    assert (project.attempt() / "receipt.json").exists()
+
+
 def test_a_killed_session_leaves_no_process_and_its_journal(project: Project) -> None:
     process = _start_and_wait_for_test(project)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

@@ -84,7 +84,8 @@ def run(request: ArmRequest, directory: Path) -> ArmRecord:
     started = time.monotonic()
     isolation = network.isolate() if request.isolated else None
     environment = program.require_environment(arms.environment(request) | arms.profile(request, directory))
-    from vllm import LLM, SamplingParams  # noqa: PLC0415 - after the environment has been checked
+    with program.importing():
+        from vllm import LLM, SamplingParams  # noqa: PLC0415 - after the environment has been checked
 
     arguments = arms.engine_arguments(request)
     engine = LLM(**arguments)

@@ -27,10 +27,11 @@ def run(request: PacketRequest) -> PacketRecord:
             ``run_packet`` raises.
     """
     environment = program.require_environment(packets.environment(request))
-    from .card_identity import require_one_card  # noqa: PLC0415 - imports torch, after the environment has been checked
-
+    with program.importing():
+        from .card_identity import require_one_card  # noqa: PLC0415 - imports torch, with the environment checked
     require_one_card(request.lane)
-    from .parity_packet import run_packet  # noqa: PLC0415 - imports vLLM
+    with program.importing():
+        from .parity_packet import run_packet  # noqa: PLC0415 - imports vLLM
 
     return run_packet(request, environment)
 

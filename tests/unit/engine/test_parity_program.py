@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import stat
@@ -178,3 +179,11 @@ def test_a_packets_directory_is_never_used_twice(tmp_path: Path) -> None:
     (tmp_path / "packet").mkdir()
     with pytest.raises(FileExistsError):
         run_packet(tmp_path, COPY)
+
+
+def test_nothing_is_searched_for_garbage_that_was_imported() -> None:
+    frozen = gc.get_freeze_count()
+    with program.importing():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > frozen

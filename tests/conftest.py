@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is imported while tests are collected, torch and vLLM among it, stays: no search for garbage looks at it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Generator
+
+import pytest
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Half of the time that collecting takes."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()

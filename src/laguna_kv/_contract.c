@@ -7,9 +7,10 @@
  * headers and without making a capsule. The shape is read where it lies, inside the tensor's C++ object, so another
  * address of the shape is another object under the same Python name. DLPack folds the storage offset into the address,
  * so the offset is read through torch's C shim (aoti_torch_get_storage_offset), which costs a tenth of the Python
- * method, and so is the storage's length. Nothing here
- * decides what an error says: on any difference the Python contract is called, which names the field; if that one
- * sees nothing, the two disagree and that is raised.
+ * method, and so is the storage's length. All that lies in a few words of torch's C++ objects: where layout.py has
+ * found them, an image of these words is kept of what was found to hold, and what has changed none of them is not read
+ * again. Nothing here decides what an error says: on any difference the Python contract is called, which names the
+ * field; if that one sees nothing, the two disagree and that is raised.
  *
  * All types are heap types of a multi-phase module, tracked by the garbage collector because they hold tensors
  * and callables. They are immutable except for Seam.views, whose replacement the contract must notice.
@@ -25,6 +26,7 @@
 #include <dlpack/dlpack.h>
 
 enum { DIMENSIONS = 4, VIEWS = 4, TENSORS = 1 + VIEWS };
+enum { INLINE_DIMENSIONS = 5, BINDING = 2 }; /* see Geometry and Image */
 enum { LINE = 64, MOST_LINES = 40 }; /* bytes of a cache line, and how many of them are asked for ahead */
 
 /* The part of torch's C shim that is used, whose binary interface torch keeps stable
@@ -45,9 +47,10 @@ typedef struct {
     PyTypeObject *seam_type;
     PyTypeObject *contract_type;
     PyTypeObject *canonicalize_type;
-    PyObject *geometries; /* dict; see Geometry */
+    PyObject *geometries; /* dict: bytes that are shared, see Geometry */
     PyObject *checked[2]; /* the canonical key and value alias of the use under way, until each is asked for */
     unsigned long long all_hits;
+    int layout_known; /* whether torch's objects are as Words and StorageWords say */
     struct Contract *latest; /* the contract that was used last; borrowed, and forgotten when it is released */
 } ModuleState;
 
@@ -232,7 +235,7 @@ static PyType_Spec seam_spec = {
 
 /* ---- Contract ----------------------------------------------------------------------------------------------- */
 
-/* What the tensors of all layers mostly have in common: kept once for all that are equal, in the bytes of a Python
+/* What the tensors of all layers mostly have in common is kept once for all that are equal, in the bytes of a Python
  * object, so that a use of one layer finds it in the processor's caches after that of another. It stays for the life of
  * the process: a process sees few. */
 typedef struct {
@@ -243,6 +246,36 @@ typedef struct {
     int64_t shape[DIMENSIONS];
     int64_t strides[DIMENSIONS];
 } Geometry;
+
+/* The words in which torch keeps the same inside a tensor's C++ object (c10/core/TensorImpl.h), and in a storage's
+ * (c10/core/StorageImpl.h); as in torch 2.11 to 2.14, and read only where layout.py has seen that they say what torch
+ * says. */
+typedef struct {
+    int64_t dimensions;
+    int64_t shape[INLINE_DIMENSIONS];
+    int64_t strides[INLINE_DIMENSIONS];
+    int64_t storage_offset;
+    int64_t elements;
+    int64_t kind; /* data type, device, and who answers for the geometry */
+} Words;
+
+typedef struct {
+    const void *head[2];
+    const void *data;
+    const void *context[2];
+    int64_t device;
+    int64_t bytes;
+} StorageWords;
+
+/* A tensor's memory as it was when the tensor was last found to hold. */
+typedef struct {
+    PyObject *tensor; /* borrowed from the signature */
+    const void *binding[BINDING]; /* the Python object's words after its head, one of which leads to the C++ object */
+    const StorageWords *const *storage; /* inside the C++ object, which the signature's handle keeps alive */
+    const Words *words;
+    const Words *known; /* in the bytes that are next */
+    PyObject *bytes;
+} Image;
 
 typedef struct {
     PyObject *tensor; /* strong: its identity cannot be reused while we hold it */
@@ -265,15 +298,19 @@ typedef struct {
 /* What a use reads comes first and lies together. */
 typedef struct Contract {
     PyObject_HEAD
-    int distinct; /* the source and each alias object once */
+    int distinct;   /* the source and each alias object once */
+    int has_images; /* of all tensors, and of the storage that they share */
     Seam *raw;
     Seam *canonical;
-    const void *pairs[2]; /* where the aliases' tuples lay and, below, the storage's C++ object: to fetch them alone */
-    const void *storage;
+    const StorageWords *storage;
+    const void *data;
+    int64_t storage_bytes;
+    const void *pairs[2]; /* where the aliases' tuples lay: to fetch them alone */
     ModuleState *state;
-    PyObject *held[VIEWS]; /* raw key, raw value, canonical key, canonical value */
+    PyObject *held[TENSORS]; /* source, raw key, raw value, canonical key, canonical value */
     unsigned long long forward_hits;
     unsigned long long update_hits;
+    Image images[TENSORS];
     Ahead next; /* what a use of the contract reads that was used after this one */
     Signature signatures[TENSORS];
     PyObject *module; /* strong, and released last: the state is its memory */
@@ -290,19 +327,19 @@ typedef struct Contract {
  * does not look behind such an owner either: a tensor that refers to its contract lives until the contract is
  * dropped. */
 static void *
-make_handle(const Contract *self, PyObject *tensor)
+make_handle(const ModuleState *state, PyObject *tensor)
 {
-    PyObject *capsule = PyObject_CallOneArg(self->state->make_handle, tensor);
+    PyObject *capsule = PyObject_CallOneArg(state->make_handle, tensor);
     void *handle = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, NULL);
     Py_XDECREF(capsule);
     return handle;
 }
 
-/* The one object whose bytes are this geometry. Returns a new reference, or NULL with an exception. */
+/* The one object with these bytes. Returns a new reference, or NULL with an exception. */
 static PyObject *
-share_geometry(const ModuleState *state, const Geometry *geometry)
+share(const ModuleState *state, const void *start, size_t size)
 {
-    PyObject *bytes = PyBytes_FromStringAndSize((const char *)geometry, sizeof *geometry);
+    PyObject *bytes = PyBytes_FromStringAndSize(start, (Py_ssize_t)size);
     PyObject *shared = bytes == NULL ? NULL : PyDict_SetDefault(state->geometries, bytes, bytes);
     Py_XINCREF(shared);
     Py_XDECREF(bytes);
@@ -316,7 +353,7 @@ record(Contract *self, PyObject *tensor)
     Signature *signature = &self->signatures[self->distinct];
     DLTensor now;
     Geometry geometry = {0};
-    void *handle = make_handle(self, tensor);
+    void *handle = make_handle(self->state, tensor);
     if (handle == NULL) {
         return -1;
     }
@@ -346,7 +383,7 @@ record(Contract *self, PyObject *tensor)
     geometry.dtype = now.dtype;
     memcpy(geometry.shape, now.shape, sizeof geometry.shape);
     memcpy(geometry.strides, now.strides, sizeof geometry.strides);
-    signature->bytes = share_geometry(self->state, &geometry);
+    signature->bytes = share(self->state, &geometry, sizeof geometry);
     if (signature->bytes == NULL) {
         return -1;
     }
@@ -391,37 +428,43 @@ each_line_of(const void *start, size_t size, void (*visit)(Ahead *, const char *
 /* Visit all that a use of a contract reads.
  *
  * Between two uses of a layer run launches and all other layers, so nearly all of it has left the processor's caches.
- * Read as it is compared it would be waited for piece by piece, each found through the one before and torch's reference
- * counting, which is atomic, letting none overtake. The sizes of torch's objects are those of torch 2.13; with others
- * this is slower and no less right. */
+ * Read as it is compared it would be waited for piece by piece, each found through the one before. */
 static inline __attribute__((always_inline)) void
 each_line(const Contract *read, void (*visit)(Ahead *, const char *), Ahead *ahead)
 {
-    each_line_of(read, offsetof(Contract, signatures) + (size_t)read->distinct * sizeof(Signature), visit, ahead);
-    for (int i = 0; i < read->distinct; i++) {
-        const Signature *signature = &read->signatures[i];
-        each_line_of(signature->tensor, sizeof(PyObject) + 2 * sizeof(void *), visit, ahead);
-        each_line_of((const char *)signature->shape_address - LINE, LINE + 104, visit, ahead);
-        each_line_of(signature->handle, sizeof(void *), visit, ahead);
-    }
-    each_line_of(read->storage, 64, visit, ahead);
+    each_line_of(read, offsetof(Contract, images) + (size_t)read->distinct * sizeof(Image), visit, ahead);
+    each_line_of(&read->next, offsetof(Ahead, lines) + (size_t)read->next.count * sizeof(char *), visit, ahead);
     for (int i = 0; i < 2; i++) {
         each_line_of(i == 0 ? read->raw : read->canonical, sizeof(Seam), visit, ahead);
         each_line_of(read->pairs[i], sizeof(PyTupleObject) + sizeof(PyObject *), visit, ahead);
     }
+    for (int i = 0; read->has_images && i < read->distinct; i++) {
+        const Image *image = &read->images[i];
+        const char *end = (const char *)(image->words + 1);
+        each_line_of(image->tensor, sizeof(PyObject) + sizeof image->binding, visit, ahead);
+        each_line_of(image->storage, (size_t)(end - (const char *)image->storage), visit, ahead);
+    }
+    if (read->has_images) {
+        each_line_of(read->storage, sizeof *read->storage, visit, ahead);
+    }
 }
 
-/* Ask for all that a use is about to read, and have the contract that was used before ask for it earlier next time:
- * layers are used in one order. */
+/* Ask for all that a use is about to read, unless the use before has asked. */
+static inline void
+fetch_own(const Contract *self)
+{
+    const Contract *before = self->state->latest;
+    if (before != self && (before == NULL || before->next.owner != self)) {
+        each_line(self, fetch, NULL);
+    }
+}
+
+/* Have the contract that was used before ask for all that this one reads: layers are used in one order. */
 static void
 come_after(Contract *self)
 {
     Contract *before = self->state->latest;
-    if (before == self) {
-        return;
-    }
-    each_line(self, fetch, NULL);
-    if (before != NULL && before->next.owner != self) {
+    if (before != NULL && before != self && before->next.owner != self) {
         before->next.owner = self;
         before->next.count = 0;
         each_line(self, note, &before->next);
@@ -464,6 +507,98 @@ holds(const Contract *self, const Signature *signature)
            && storage_bytes == geometry->storage_bytes;
 }
 
+static inline int
+are_same(const int64_t *words, const int64_t *others, size_t count)
+{
+    int64_t difference = 0;
+    for (size_t i = 0; i < count; i++) {
+        difference |= words[i] ^ others[i];
+    }
+    return difference == 0;
+}
+
+/* Whether torch would read of every tensor what it did when the images were taken. A storage is looked at when it is
+ * known that the tensors have it still. */
+static int
+match_images(const Contract *self)
+{
+    for (int i = 0; i < self->distinct; i++) {
+        const Image *image = &self->images[i];
+        const Words *now = image->words, *known = image->known;
+        const void *const *binding = (const void *const *)(image->tensor + 1);
+        if (binding[0] != image->binding[0] || binding[1] != image->binding[1] || *image->storage != self->storage
+            || now->dimensions != known->dimensions || !are_same(now->shape, known->shape, DIMENSIONS)
+            || !are_same(now->strides, known->strides, DIMENSIONS) || now->storage_offset != known->storage_offset
+            || now->kind != known->kind) {
+            return 0;
+        }
+    }
+    return self->storage->data == self->data && self->storage->bytes == self->storage_bytes;
+}
+
+/* Find a tensor's words; the handle is another owner of the C++ object. */
+static void
+find_words(PyObject *tensor, const void *handle, const int64_t *shape_address, Image *image)
+{
+    const char *object = *(const char *const *)handle;
+    image->tensor = tensor;
+    memcpy(image->binding, tensor + 1, sizeof image->binding);
+    image->storage = (const StorageWords *const *)(object + 2 * sizeof(void *)); /* after the head, as a storage's data */
+    image->words = (const Words *)((const char *)shape_address - offsetof(Words, shape));
+}
+
+/* Take a tensor's image. Returns 0 if there is no memory for it, or if the tensor has a storage of its own. */
+static int
+take_image(Contract *self, int i)
+{
+    const Signature *signature = &self->signatures[i];
+    Image *image = &self->images[i];
+    find_words(signature->tensor, signature->handle, signature->shape_address, image);
+    Words words = *image->words;
+    words.elements = 0; /* follows from the shape */
+    for (int j = DIMENSIONS; j < INLINE_DIMENSIONS; j++) {
+        words.shape[j] = words.strides[j] = 0; /* nobody has written there */
+    }
+    Py_XSETREF(image->bytes, share(self->state, &words, sizeof words));
+    if (image->bytes == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    image->known = (const Words *)PyBytes_AS_STRING(image->bytes);
+    return *image->storage == *self->images[0].storage;
+}
+
+/* Take the images of all tensors, which have just been found to hold. Without them all is read at every use. */
+static void
+take_images(Contract *self)
+{
+    self->has_images = self->state->layout_known;
+    for (int i = 0; self->has_images && i < self->distinct; i++) {
+        self->has_images = take_image(self, i);
+    }
+    if (self->has_images) {
+        self->storage = *self->images[0].storage;
+        self->data = self->storage->data;
+        self->storage_bytes = self->storage->bytes;
+    }
+}
+
+/* Whether all tensors are as they were recorded. */
+static int
+all_hold(Contract *self)
+{
+    if (self->has_images && match_images(self)) {
+        return 1;
+    }
+    for (int i = 0; i < self->distinct; i++) {
+        if (!holds(self, &self->signatures[i])) {
+            return 0;
+        }
+    }
+    take_images(self);
+    return 1;
+}
+
 /* Whether a seam still hands out the very aliases it was made with. */
 static int
 hands_out(const Seam *seam, PyObject *const *held)
@@ -477,13 +612,10 @@ hands_out(const Seam *seam, PyObject *const *held)
 static int
 check(Contract *self, PyObject *source)
 {
-    come_after(self);
-    int held = source == self->signatures[0].tensor && hands_out(self->raw, self->held)
-               && hands_out(self->canonical, self->held + 2);
-    for (int i = 0; held && i < self->distinct; i++) {
-        held = holds(self, &self->signatures[i]);
-    }
-    if (held) {
+    fetch_own(self);
+    if (source == self->held[0] && hands_out(self->raw, self->held + 1) && hands_out(self->canonical, self->held + 3)
+        && all_hold(self)) {
+        come_after(self);
         return 0;
     }
     PyObject *result = PyObject_CallOneArg(self->explain, source);
@@ -511,7 +643,7 @@ contract_forward(Contract *self, PyObject *source)
     self->state->all_hits++;
     fetch_next(self);
     for (int i = 0; i < 2; i++) {
-        Py_XSETREF(self->state->checked[i], Py_NewRef(self->held[2 + i]));
+        Py_XSETREF(self->state->checked[i], Py_NewRef(self->held[3 + i]));
     }
     return Py_NewRef(self->canonical);
 }
@@ -536,7 +668,7 @@ contract_traverse(Contract *self, visitproc visit, void *arg)
     Py_VISIT(self->explain);
     Py_VISIT(self->raw);
     Py_VISIT(self->canonical);
-    for (int i = 0; i < VIEWS; i++) {
+    for (int i = 0; i < TENSORS; i++) {
         Py_VISIT(self->held[i]);
     }
     for (int i = 0; i < self->distinct; i++) {
@@ -565,7 +697,7 @@ contract_dealloc(Contract *self)
         self->state->latest = NULL;
     }
     for (int i = 0; i < 2; i++) { /* a use that was broken off has left its aliases */
-        if (self->state->checked[i] == self->held[2 + i]) {
+        if (self->state->checked[i] == self->held[3 + i]) {
             Py_CLEAR(self->state->checked[i]);
         }
     }
@@ -573,47 +705,25 @@ contract_dealloc(Contract *self)
     Py_CLEAR(self->owner);
     Py_CLEAR(self->raw);
     Py_CLEAR(self->canonical);
-    for (int i = 0; i < VIEWS; i++) {
+    for (int i = 0; i < TENSORS; i++) {
         Py_CLEAR(self->held[i]);
     }
     for (int i = 0; i < self->distinct; i++) {
         (void)self->state->shim.delete_tensor(self->signatures[i].handle);
         Py_CLEAR(self->signatures[i].tensor);
         Py_CLEAR(self->signatures[i].bytes);
+        Py_CLEAR(self->images[i].bytes);
     }
     Py_CLEAR(self->module);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
-/* Where the C++ object of a tensor's storage lies, as torch tells it in Python; NULL where torch does not tell, and NULL
- * with an exception for anything else. */
-static const void *
-find_storage(PyObject *tensor)
-{
-    PyObject *storage = PyObject_CallMethod(tensor, "untyped_storage", NULL);
-    PyObject *address = storage == NULL ? NULL : PyObject_GetAttrString(storage, "_cdata");
-    const void *result = address == NULL ? NULL : PyLong_AsVoidPtr(address);
-    if (address == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
-        PyErr_Clear();
-    }
-    Py_XDECREF(address);
-    Py_XDECREF(storage);
-    return result;
-}
-
-/* Record the source and each distinct alias. Returns 0, or -1 with an exception set. */
+/* Record each distinct tensor. Returns 0, or -1 with an exception set. */
 static int
-record_all(Contract *self, PyObject *source)
+record_all(Contract *self)
 {
-    if (record(self, source) < 0) {
-        return -1;
-    }
-    self->storage = find_storage(source);
-    if (self->storage == NULL && PyErr_Occurred()) {
-        return -1;
-    }
-    for (int i = 0; i < VIEWS; i++) {
+    for (int i = 0; i < TENSORS; i++) {
         int known = 0;
         for (int j = 0; j < self->distinct; j++) {
             known |= self->signatures[j].tensor == self->held[i];
@@ -658,12 +768,13 @@ contract_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
     self->explain = Py_NewRef(explain);
     self->raw = (Seam *)Py_NewRef(raw);
     self->canonical = (Seam *)Py_NewRef(canonical);
+    self->held[0] = Py_NewRef(source);
     for (int i = 0; i < VIEWS; i++) {
-        self->held[i] = Py_NewRef(PyTuple_GET_ITEM(pairs[i / 2], i % 2));
+        self->held[1 + i] = Py_NewRef(PyTuple_GET_ITEM(pairs[i / 2], i % 2));
     }
     self->pairs[0] = pairs[0];
     self->pairs[1] = pairs[1];
-    if (record_all(self, source) < 0) {
+    if (record_all(self) < 0) {
         Py_DECREF(self);
         return NULL;
     }
@@ -874,6 +985,51 @@ find_torch(ModuleState *state)
     return state->make_handle == NULL ? -1 : find_shim(&state->shim);
 }
 
+/* Read a tensor's words, and those of the storage whose address torch tells, which need not be where this looks. */
+static PyObject *
+read_words(PyObject *module, PyObject *args)
+{
+    const ModuleState *state = PyModule_GetState(module);
+    PyObject *tensor, *address;
+    DLTensor now;
+    Image image;
+    if (!PyArg_ParseTuple(args, "OO!:read_words", &tensor, &PyLong_Type, &address)) {
+        return NULL;
+    }
+    const StorageWords *storage = PyLong_AsVoidPtr(address);
+    void *handle = storage == NULL ? NULL : make_handle(state, tensor);
+    if (handle == NULL || state->api->dltensor_from_py_object_no_sync(tensor, &now) != 0) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ValueError, "read_words: expected a tensor and the address of its storage");
+        }
+        return NULL;
+    }
+    find_words(tensor, handle, now.shape, &image);
+    (void)state->shim.delete_tensor(handle); /* what it shared is the tensor's own */
+    const Words *words = image.words;
+    return Py_BuildValue("(KK)KL(LLLL)(LLLL)LLKL", (unsigned long long)image.binding[0],
+                         (unsigned long long)image.binding[1], (unsigned long long)*image.storage,
+                         (long long)words->dimensions, (long long)words->shape[0], (long long)words->shape[1],
+                         (long long)words->shape[2], (long long)words->shape[3], (long long)words->strides[0],
+                         (long long)words->strides[1], (long long)words->strides[2], (long long)words->strides[3],
+                         (long long)words->storage_offset, (long long)words->kind, (unsigned long long)storage->data,
+                         (long long)storage->bytes);
+}
+
+/* Have layout.py look whether torch's objects are as this module reads them. Returns 0, or -1 with an exception set. */
+static int
+look_at_layout(PyObject *module, ModuleState *state)
+{
+    PyObject *layout = PyImport_ImportModule("laguna_kv.layout");
+    PyObject *read = layout == NULL ? NULL : PyObject_GetAttrString(module, "read_words");
+    PyObject *known = read == NULL ? NULL : PyObject_CallMethod(layout, "is_known", "O", read);
+    state->layout_known = known == NULL ? -1 : PyObject_IsTrue(known);
+    Py_XDECREF(known);
+    Py_XDECREF(read);
+    Py_XDECREF(layout);
+    return state->layout_known < 0 ? -1 : 0;
+}
+
 static int
 add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type)
 {
@@ -906,7 +1062,10 @@ module_exec(PyObject *module)
     if (add_type(module, &contract_spec, &state->contract_type) < 0) {
         return -1;
     }
-    return add_type(module, &canonicalize_spec, &state->canonicalize_type);
+    if (add_type(module, &canonicalize_spec, &state->canonicalize_type) < 0) {
+        return -1;
+    }
+    return look_at_layout(module, state);
 }
 
 static int
@@ -949,6 +1108,12 @@ module_free(void *module)
     (void)module_clear(module);
 }
 
+static PyMethodDef module_methods[] = {
+    {"read_words", read_words, METH_VARARGS,
+     PyDoc_STR("What a tensor's memory says of it, and that of the storage at the address given; see layout.py.")},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
     {0, NULL},
@@ -959,6 +1124,7 @@ static struct PyModuleDef module_definition = {
     .m_name = "laguna_kv._contract",
     .m_doc = PyDoc_STR("The KV-view contract, checked natively on every use."),
     .m_size = sizeof(ModuleState),
+    .m_methods = module_methods,
     .m_slots = module_slots,
     .m_traverse = module_traverse,
     .m_clear = module_clear,

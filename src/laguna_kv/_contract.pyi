@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
 import torch
+
+def read_words(tensor: torch.Tensor, storage: int, /) -> tuple[Any, ...]: ...
 
 @final
 class Seam:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each field that the native contract compares, changed alone.
 
-Torch cannot change some of them without changing others, so the contract is given an exchange table that reads torch's
-own and then alters one field of what it read. The module is loaded anew for it, as in another process.
+Torch cannot change some of them without changing others. So the contract is given an exchange table that reads torch's
+own and then alters one field of what it read, for which the module is loaded anew, as in another process; and where it
+reads torch's memory itself, a word is altered there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 
 from gates.vllm_classes import HEAD_SIZE, make_cache
 from laguna_kv import _contract as installed
+from laguna_kv import layout
 from laguna_kv.errors import ContractError
 from laguna_kv.views import build_views
 
@@ -55,6 +57,7 @@ class Exchange:
         target: the tensor that is altered.
         alter: what is done to its description.
         fail: whether describing it fails instead.
+        asked: how often a tensor was described.
         undo: what puts a tensor right that had to be altered itself.
     """
 
@@ -63,6 +66,7 @@ class Exchange:
         take.restype, take.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
         make = ctypes.pythonapi.PyCapsule_New
         make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        self.asked = 0
         self.target: object = None
         self.alter: Callable[[Description], object] = lambda _description: None
         self.fail = False
@@ -78,6 +82,7 @@ class Exchange:
         monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", capsule)
 
     def _describe(self, tensor: object, description: Any) -> int:
+        self.asked += 1
         if self.fail and tensor is self.target:
             return -1
         status: int = self._torchs_describe(tensor, description)
@@ -101,6 +106,12 @@ def load() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def unknown_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch that lays its tensors out otherwise: all is read at every use."""
+    monkeypatch.setattr(layout, "is_known", lambda _read: False)
 
 
 @pytest.fixture
@@ -168,8 +179,13 @@ ALTERATIONS: dict[str, Callable[[Exchange, Description], None]] = {
 }
 
 
+NAMES = ("source", "raw_key", "raw_value", "canonical_key", "canonical_value")
+SEEN = r"validators: .* seen drift in the native check only"
+
+
+@pytest.mark.usefixtures("unknown_layout")
 @pytest.mark.parametrize("method", ["forward", "update"])
-@pytest.mark.parametrize("name", ["source", "raw_key", "raw_value", "canonical_key", "canonical_value"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("alteration", ALTERATIONS)
 def test_one_field_of_one_tensor_is_seen(exchange: Exchange, alteration: str, name: str, method: str) -> None:
     cache = make_cache(kv_heads=1)
@@ -180,7 +196,7 @@ def test_one_field_of_one_tensor_is_seen(exchange: Exchange, alteration: str, na
     use(cache)  # seen through the table, and unaltered
     exchange.alter = lambda description: ALTERATIONS[alteration](exchange, description)
     try:
-        with pytest.raises(ContractError, match=r"validators: .* seen drift in the native check only"):
+        with pytest.raises(ContractError, match=SEEN):
             use(cache)
     finally:
         for undo in exchange.undo:
@@ -189,6 +205,7 @@ def test_one_field_of_one_tensor_is_seen(exchange: Exchange, alteration: str, na
     use(cache)
 
 
+@pytest.mark.usefixtures("unknown_layout")
 def test_a_tensor_that_cannot_be_read_is_drift(exchange: Exchange) -> None:
     cache = make_cache()
     contract, tensors = native(cache)
@@ -196,6 +213,103 @@ def test_a_tensor_that_cannot_be_read_is_drift(exchange: Exchange) -> None:
     exchange.target, exchange.fail = tensors["raw_value"], True
     with pytest.raises(ContractError, match="validators: "):
         contract.forward(cache)
+
+
+Alter = Callable[[ctypes.Array[ctypes.c_int64]], object]
+
+
+def words_of(tensor: torch.Tensor) -> ctypes.Array[ctypes.c_int64]:
+    """The words of a tensor's C++ object from the number of its dimensions on, up to its kind."""
+    leads_to = layout.Words(*installed.read_words(tensor, tensor.untyped_storage()._cdata)).binding[0]
+    whole = (ctypes.c_int64 * 22).from_address(leads_to)
+    (start,) = [word for word in range(18) if tuple(whole[word : word + 5]) == (4, *tensor.shape)]
+    return (ctypes.c_int64 * 14).from_address(leads_to + 8 * start)
+
+
+def at(position: int, change: int) -> Alter:
+    return lambda words: words.__setitem__(position, words[position] ^ change)
+
+
+WORDS: dict[str, Alter] = {
+    "rank": at(0, 4 ^ 3),
+    **{f"shape {position}": at(1 + position, 1) for position in range(4)},
+    **{f"stride {position}": at(6 + position, 1) for position in range(4)},
+    "storage offset": at(11, 8),
+    "dtype": at(13, 0xF ^ 0x5),  # bfloat16, float16
+}
+
+
+@pytest.mark.parametrize("method", ["forward", "update"])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("word", WORDS)
+def test_one_word_of_one_tensors_memory_is_seen(word: str, name: str, method: str) -> None:
+    cache = make_cache(kv_heads=1)
+    contract, tensors = native(cache)
+    use = getattr(contract, method)
+    use(cache)
+    words = words_of(tensors[name])
+    before = bytes(words)
+    WORDS[word](words)
+    try:
+        assert bytes(words) != before
+        with pytest.raises(ContractError, match=SEEN):
+            use(cache)
+    finally:
+        ctypes.memmove(words, before, len(before))
+    use(cache)
+
+
+@pytest.mark.parametrize("word", [2, 6], ids=["address", "length"])
+def test_one_word_of_the_storages_memory_is_seen(word: int) -> None:
+    cache = make_cache()
+    contract, _ = native(cache)
+    contract.forward(cache)
+    words = (ctypes.c_int64 * 7).from_address(cache.untyped_storage()._cdata)
+    words[word] += 64
+    try:
+        with pytest.raises(ContractError, match=SEEN):
+            contract.forward(cache)
+    finally:
+        words[word] -= 64
+    contract.forward(cache)
+
+
+def test_a_storage_that_is_resized_in_place_is_seen() -> None:
+    cache = make_cache()
+    contract, _ = native(cache)
+    contract.forward(cache)
+    cache.untyped_storage().resize_(cache.untyped_storage().nbytes() + 4096)
+    with pytest.raises(ContractError, match=SEEN):
+        contract.forward(cache)
+
+
+def test_torch_is_asked_again_when_its_memory_has_changed_and_not_before(exchange: Exchange) -> None:
+    cache = make_cache()
+    contract, _ = native(cache)
+
+    def asked_for(uses: int) -> int:
+        before = exchange.asked
+        for _ in range(uses):
+            assert contract.forward(cache) is contract.canonical
+        return exchange.asked - before
+
+    assert (asked_for(1), asked_for(9)) == (3, 0)
+    another_object_over_the_same_memory = cache.untyped_storage()[0:]
+    cache.set_(another_object_over_the_same_memory, cache.storage_offset(), cache.shape, cache.stride())
+    # The views have the first one still, so there is none that all of them share, and no image of it.
+    assert (asked_for(1), asked_for(2)) == (3, 6)
+    cache.set_(contract.raw.views[0].untyped_storage(), cache.storage_offset(), cache.shape, cache.stride())
+    assert (asked_for(1), asked_for(9)) == (3, 0)
+
+
+@pytest.mark.usefixtures("unknown_layout")
+def test_torch_is_asked_at_every_use_where_its_memory_is_unknown(exchange: Exchange) -> None:
+    cache = make_cache()
+    contract, _ = native(cache)
+    before = exchange.asked
+    for _ in range(4):
+        contract.forward(cache)
+    assert exchange.asked - before == 12
 
 
 @pytest.mark.parametrize("major", [0, 2])

@@ -37,9 +37,10 @@ pre { background: var(--raised); padding: .6rem .8rem; overflow: auto; max-heigh
 table { border-collapse: collapse; width: 100%; font-size: .88rem; }
 th { text-align: left; font-weight: 600; color: var(--soft); border-bottom: 2px solid var(--line); }
 td { border-bottom: 1px solid var(--line); vertical-align: top; }
-th, td { padding: .35rem .6rem .35rem 0; } .scroll { overflow-x: auto; margin: .6rem 0; }
+th, td { padding: .35rem .6rem .35rem 0; } td code { overflow-wrap: break-word; }
+.scroll { overflow-x: auto; margin: .6rem 0; }
 table.numbers td:not(:first-child), table.numbers th:not(:first-child) { text-align: right;
-  font-variant-numeric: tabular-nums; }
+  font-variant-numeric: tabular-nums; white-space: nowrap; }
 table.clauses { table-layout: fixed; min-width: 46rem; } table.clauses td { overflow-wrap: anywhere; }
 .clauses > thead th:nth-child(1) { width: 7.5rem; } .clauses > thead th:nth-child(2) { width: 30%; }
 .clauses > thead th:nth-child(4) { width: 24%; }
@@ -62,6 +63,13 @@ svg { max-width: 100%; height: auto; }
         for name in ("PASS", "STOP", "FAIL", "VOID", "NOT_PROVEN", "REFUSED")
     )
     + """
+@media screen and (max-width: 48rem) {
+  body { padding: 1rem; } figure > div { overflow-x: auto; } figure svg { max-width: none; width: 45rem; }
+  table.clauses { min-width: 0; } table.clauses > thead { display: none; }
+  table.clauses, .clauses > tbody, .clauses > tbody > tr, .clauses > tbody > tr > td { display: block; }
+  .clauses > tbody > tr { border-bottom: 1px solid var(--line); padding: .4rem 0; }
+  .clauses > tbody > tr > td { border: 0; padding: .1rem 0; }
+}
 @media print { body { max-width: none; } details > summary { color: inherit; } section.attempt { break-before: page; } }
 """
 )

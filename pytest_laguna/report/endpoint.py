@@ -60,11 +60,12 @@ def undetectable(own: EndpointAnalysis) -> Iterator[str]:
 
 def _summary(own: EndpointAnalysis) -> Markup:
     exact = own.exactness
+    aside = "; those of time are reported and decide nothing on this lane" if own.decides == "exactness" else ""
     pairs = [
         ("blocks", own.label),
         ("decides on this lane", own.decides),
         ("disposition", own.disposition.value),
-        ("all published rules", own.published_verdict.value),
+        ("all published rules", f"{own.published_verdict}{aside}"),
         ("rows equal to the teacher's", f"{exact.teacher} of {exact.teacher_planned}"),
         ("rows equal across legs", f"{exact.cross_leg} of {exact.cross_leg_planned}"),
     ]

@@ -107,6 +107,15 @@ def test_an_endpoint_shows_legs_pairs_and_that_one_block_decides_nothing(tmp_pat
     assert lines[0].startswith("A single block")
 
 
+def test_an_endpoint_says_beside_the_published_verdict_where_time_decides_nothing(tmp_path: Path) -> None:
+    _, own = endpoint_of(tmp_path)
+    aside = f"all published rules {own.published_verdict}; those of time are reported and decide nothing on this lane"
+    for decides, is_told in (("exactness", True), ("exactness+timing", False)):
+        held = own.model_copy(update={"decides": decides})
+        words = plain(endpoint.endpoint_section(shown_attempt(tmp_path, held), held, Drawing()))
+        assert (aside in " ".join(words.split())) is is_told
+
+
 def test_blocks_have_an_interval_and_a_power(tmp_path: Path) -> None:
     _, own = endpoint_of(tmp_path, blocks=2)
     html = endpoint.endpoint_section(shown_attempt(tmp_path, own), own, Drawing())

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 from collections.abc import Generator
 
 import pytest
+
+atexit.register(gc.freeze)  # nor when the process ends
 
 
 @pytest.hookimpl(wrapper=True)

@@ -18,6 +18,7 @@ from pytest_laguna.engine.last_stack import MARGIN_SECONDS, RENEWED_SECONDS, STE
 from pytest_laguna.evidence.diagnostic_evidence import Missing
 from pytest_laguna.evidence.rank_files import stack_name
 from pytest_laguna.evidence.rank_stacks import read_stacks
+from tests.short_lived import SHORT_LIVED
 
 START_UP = """\
 import os, time
@@ -94,7 +95,7 @@ def test_a_rank_that_hangs_in_its_start_up_says_where(tmp_path: Path) -> None:
         "LAGUNA_RANK_STACKS": str(tmp_path),
         "LAGUNA_RANK_STACKS_BEFORE": "0",
     }
-    program = START_UP.format(seconds=MARGIN_SECONDS + 1)
+    program = SHORT_LIVED + START_UP.format(seconds=MARGIN_SECONDS + 1)
     with subprocess.Popen([sys.executable, "-c", program], env=environment, stderr=subprocess.PIPE, text=True) as rank:
         deadline = time.monotonic() + 60
         while 1 not in read_stacks(tmp_path) or isinstance(read_stacks(tmp_path)[1], Missing):

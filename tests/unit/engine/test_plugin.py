@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.engine import plugin
+from tests.short_lived import SHORT_LIVED
 
 
 def imported_after_register(environment: dict[str, str]) -> list[str]:
@@ -23,7 +24,7 @@ def imported_after_register(environment: dict[str, str]) -> list[str]:
         "plugin.register()\n"
         "print(json.dumps([name for name in ('torch', 'vllm', 'laguna_kv', 'pydantic') if name in sys.modules]))"
     )
-    seen = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    seen = subprocess.run([sys.executable, "-c", SHORT_LIVED + program], capture_output=True, check=True, text=True)
     imported: list[str] = json.loads(seen.stdout)
     return imported
 
@@ -45,14 +46,14 @@ def test_the_cuda_lane_changes_of_this_vllm_what_it_is_asked_to_and_nothing_else
         "changeable += [module.get_distributed_init_method for module in (multiproc_executor, uniproc_executor)]\n"
         "print([thing.__module__ for thing in changeable])"
     )
-    seen = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    seen = subprocess.run([sys.executable, "-c", SHORT_LIVED + program], capture_output=True, check=True, text=True)
     group = "pytest_laguna.engine.compat.collectives" if asked == "1" else "vllm.distributed.parallel_state"
     assert seen.stdout.splitlines()[-1] == str([group, *["vllm.utils.network_utils"] * 2])
 
 
 def test_the_xpu_lane_needs_its_kernels() -> None:
     """What it asks of a process that has them is in ``tests/lanes``."""
-    program = "from pytest_laguna.engine import plugin; plugin.register()"
+    program = SHORT_LIVED + "from pytest_laguna.engine import plugin; plugin.register()"
     environment = {**os.environ, "LAGUNA_LANE": "xpu"}
     seen = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False, text=True)
     assert seen.returncode == 1
@@ -77,7 +78,7 @@ def test_any_other_lane_is_refused_by_name(lane: str, monkeypatch: pytest.Monkey
 
 
 def test_an_unknown_defect_is_refused_by_name() -> None:
-    program = "from pytest_laguna.engine import plugin; plugin.register()"
+    program = SHORT_LIVED + "from pytest_laguna.engine import plugin; plugin.register()"
     environment = {**os.environ, "LAGUNA_LANE": "cuda", "LAGUNA_PLANTED": "wrong"}
     seen = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False, text=True)
     assert seen.returncode == 1
@@ -87,7 +88,7 @@ def test_an_unknown_defect_is_refused_by_name() -> None:
 def test_another_vllm_is_refused_before_anything_of_it_is_imported(tmp_path: Path) -> None:
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "__init__.py").write_text("__version__ = '0.33.0'\n")
-    program = "from pytest_laguna.engine import plugin; plugin.register()"
+    program = SHORT_LIVED + "from pytest_laguna.engine import plugin; plugin.register()"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "LAGUNA_LANE": "cpu"}
     seen = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False, text=True)
     assert seen.returncode == 1

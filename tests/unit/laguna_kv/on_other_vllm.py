@@ -8,6 +8,7 @@ machine without an accelerator it would otherwise know no platform at all.
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import logging
 import sys
@@ -26,6 +27,7 @@ def main(folder: str, *arguments: str) -> int:
 
     importlib.metadata.version = cpu_version
     logging.disable(logging.WARNING)
+    gc.disable()
     import vllm
 
     if not Path(vllm.__file__).is_relative_to(folder):

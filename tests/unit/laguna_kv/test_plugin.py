@@ -15,6 +15,7 @@ import pytest
 
 from laguna_kv.plugin import register
 from laguna_kv.settings import FLAG
+from tests.short_lived import SHORT_LIVED
 
 OBSERVE = """
 import json
@@ -47,7 +48,7 @@ def process(tmp_path: Path, **variables: str) -> subprocess.CompletedProcess[str
         **variables,
     }
     return subprocess.run(
-        [sys.executable, "-c", OBSERVE],
+        [sys.executable, "-c", SHORT_LIVED + OBSERVE],
         env=environ,
         cwd=tmp_path,
         capture_output=True,

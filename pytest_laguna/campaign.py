@@ -50,6 +50,9 @@ Queries = Annotated[int, pydantic.Field(ge=1, le=DRAFT_TOKENS + 1)]
 """Of one verification: the drafts and one more."""
 
 
+_NO_TOML = (tomllib.TOMLDecodeError, UnicodeDecodeError)
+
+
 class CampaignError(Exception):
     """The campaign file is not one that a gate may run: one line that says what is wrong and where."""
 
@@ -537,7 +540,8 @@ def parse_campaign(content: bytes, name: str) -> Campaign:
         raise CampaignError(message) from error
     except (ValueError, UnusableEvidenceError) as error:
         reason = " ".join(str(error).split())
-        message = f"{name}: {reason}"
+        told = f"not TOML in UTF-8 ({reason})" if isinstance(error, _NO_TOML) else reason
+        message = f"{name}: {told}"
         raise CampaignError(message) from error
     return campaign
 

@@ -204,13 +204,20 @@ def _validate(content: str | bytes, model: type[Model], name: str) -> Model:
 def first_defect(error: pydantic.ValidationError, whole: str = "") -> str:
     """The first field that is wrong and why, as one line; the name of an unknown field is whatever its maker chose.
 
+    Beside one that is missing stands the first that is unknown in the same place, which may be meant for it.
+
     Args:
         error: what pydantic said.
         whole: stands for the field where it is the whole that is wrong; where it has no name, nothing does.
     """
-    first = error.errors(include_url=False)[0]
+    first, *others = error.errors(include_url=False)
     field = ".".join(str(part) for part in first["loc"]) or whole
-    return files.printable(f"{field}: {first['msg']}" if field else first["msg"])
+    told = f"{field}: {first['msg']}" if field else first["msg"]
+    if first["type"] == "missing":
+        *place, _ = first["loc"]
+        unknown = [other["loc"] for other in others if other["type"] == "extra_forbidden"]
+        told += "".join(f", and {name} is unknown" for *where, name in unknown[:1] if where == place)
+    return files.printable(told)
 
 
 def receipt_statement(

@@ -34,7 +34,11 @@ def test_the_order_of_clauses_is_part_of_what_runs() -> None:
     ("text", "message"),
     [
         (CAMPAIGN + "surprise = 1\n", "clauses.2.surprise"),
-        (CAMPAIGN.replace('lane = "cpu"', 'lane = "cpu"\nlane = "cpu"'), "Cannot overwrite a value"),
+        (CAMPAIGN.replace('lane = "cpu"', 'lane = "cpu"\nlane = "cpu"'), "not TOML in UTF-8 (Cannot overwrite a value"),
+        (
+            CAMPAIGN.replace('lane = "cpu"', 'lame = "cpu"', 1),
+            "campaign.toml: lane: Field required, and lame is unknown",
+        ),
         (CAMPAIGN.replace('lane = "cpu"', 'lane = "cuda"'), "expected one of the tables under lanes: cpu"),
         (CAMPAIGN.replace("[lanes.cpu]", '[lanes.cpu]\nextra = "x"'), "lanes.cpu.extra: Extra inputs"),
         (CAMPAIGN.replace("gates = [1, 2]", "gates = [1]"), "clauses.2 belongs to a gate that gates does not declare"),

@@ -98,6 +98,13 @@ $(PACKAGES): requirements/cpu.txt requirements/dev.txt
 
 $(PROJECT): $(PACKAGES) pyproject.toml setup.py src/laguna_kv/_contract.c pytest_laguna/engine/_replay_clock.c
 	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e .
+	@# pip goes on where nothing compiles, for those who verify alone; a gate would find out after minutes.
+	@for module in laguna_kv._contract pytest_laguna.engine._replay_clock; do \
+	  $(BIN)/python -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$$module') is None)" || { \
+	    echo "$$module: not compiled; gates need a C compiler and Python's headers: install them, then make again" >&2; \
+	    exit 1; \
+	  }; \
+	done
 	@touch $@
 
 # sealed/ is evidence and stays.

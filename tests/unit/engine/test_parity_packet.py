@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A packet's layers, caches and batches on vLLM's own classes, checked against attention computed here.
 
-Runs under vLLM 0.26.0, 0.32.0 and 0.33.0 (``test_parity_other_vllm.py``): class-level, over reference kernels.
+Runs under vLLM 0.26.0, 0.32.0 and 0.33.0 (``test_compat_other_vllm.py``): class-level, over reference kernels.
 """
 
 from __future__ import annotations

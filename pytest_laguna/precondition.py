@@ -56,6 +56,9 @@ def settle(config: pytest.Config) -> Gate:
     options.check_arguments(config)
     _check_plugins(config)
     chosen = options.GateOptions.from_config(config)
+    if config.getoption("campaign") is None and not chosen.campaign.exists():
+        message = f"--campaign: not given, and there is no {chosen.campaign}; name the campaign's file"
+        raise pytest.UsageError(message)
     try:
         campaign = read_campaign(chosen.campaign)
         root.check_root(chosen.sealed_root)

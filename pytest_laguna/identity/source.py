@@ -36,7 +36,9 @@ def package_directory(package: str) -> Path:
         message = f"package {package!r}: cannot be found ({error}); expected the import name of an installed package"
         raise IdentityError(message) from error
     if spec is None:
-        message = f"package {package}: not installed in {sys.prefix}; install it"
+        message = (
+            f"package {package}: not installed in {sys.prefix}; install it, or start pytest in the project that has it"
+        )
         raise IdentityError(message)
     locations = list(spec.submodule_search_locations or ())
     if spec.origin is None or len(locations) != 1:

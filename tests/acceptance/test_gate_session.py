@@ -320,6 +320,13 @@ def test_a_missing_campaign_file(project: Project) -> None:
     assert (result.returncode, "cannot be read (No such file" in last_line(result)) == (4, True)
 
 
+def test_without_a_campaign_file_a_project_is_asked_for_one(project: Project) -> None:
+    result = project.run([sys.executable, "-m", "pytest", "--gate=1"])
+    path = project.directory / "campaigns" / "laguna-persistent-kv-views.toml"
+    told = f"ERROR: --campaign: not given, and there is no {path}; name the campaign's file"
+    assert (result.returncode, last_line(result)) == (4, told)
+
+
 def test_a_clause_without_its_test(project: Project) -> None:
     project.campaign(CAMPAIGN.replace("::test_second", "::test_gone"))
     result = project.gate(1)

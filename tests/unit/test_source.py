@@ -22,7 +22,7 @@ from pytest_laguna.identity import source
         ("__main__", "cannot be found|directory of its own"),
         ("json.decoder", "expected a package with a directory of its own"),
         ("json.decoder.deeper", "cannot be found"),
-        ("no_such_package", "not installed in"),
+        ("no_such_package", "install it, or start pytest in the project that has it"),
         ("no_such_package.part", "cannot be found"),
     ],
 )

@@ -7,6 +7,7 @@ heavy is imported here, and everything is decided in the function.
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def register() -> None:
     _plant()
     _write_last_stacks()
     _report_states(lane)
+    gc.freeze()  # What is imported by now stays: vLLM searches for garbage again and again while it starts.
 
 
 def _collective_breaks() -> bool:

@@ -5,7 +5,9 @@
  *
  * While a timed method runs, the ViewClock stands in for its cache argument. vLLM's method asks it for
  * cache.transpose(1, 2).split(...) and then applies its canonicalisation to both views; each of these is handed to what
- * it belongs to, the cache tensor or the candidate's seam, so the expression is evaluated once, in its place.
+ * it belongs to, the cache tensor or the candidate's seam, so the expression is evaluated once, in its place. A forward
+ * that was seen to canonicalise just these two views is handed its own transposed cache from then on: its second
+ * canonicalisation ends the preparation, and the split is no call of the clock's.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -58,8 +60,12 @@ typedef struct {
     PyObject *views;       /* of this forward, until both are canonical */
     int method;            /* FORWARD or UPDATE, while cache is set */
     int uncanonical;       /* views of this forward that canonicalisation has not been asked for */
+    int transposed_times;  /* by the timed method that runs now */
+    int canonical_times;
+    char is_regular;       /* whether that method is; see Timed */
     char recording;
     long long begin;
+    long long end;
     long long calls[2];    /* by FORWARD and UPDATE */
     long long nanoseconds[2];
     long long incumbent_calls;
@@ -210,15 +216,20 @@ static PyObject *
 clock_transpose(ViewClock *self, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
 {
     self->begin = now_ns();
-    Py_XSETREF(self->transposed, ask(self, TRANSPOSE, self->cache, args, count, keyword_names));
-    return self->transposed == NULL ? NULL : Py_NewRef(self);
+    self->transposed_times++;
+    PyObject *transposed = ask(self, TRANSPOSE, self->cache, args, count, keyword_names);
+    if (transposed == NULL || self->is_regular) {
+        return transposed;
+    }
+    Py_XSETREF(self->transposed, transposed);
+    return Py_NewRef(self);
 }
 
-/* The views are had; what is counted and timed is one preparation. */
+/* What is counted and timed is one preparation, from begin to end. */
 static void
 prepared(ViewClock *self)
 {
-    self->nanoseconds[self->method] += now_ns() - self->begin;
+    self->nanoseconds[self->method] += self->end - self->begin;
     self->calls[self->method]++;
     self->incumbent_calls += PyObject_TypeCheck(self->cache, self->tensor);
 }
@@ -230,6 +241,7 @@ clock_split(ViewClock *self, PyObject *const *args, Py_ssize_t count, PyObject *
     self->transposed = NULL;
     PyObject *views = ask(self, SPLIT, transposed, args, count, keyword_names);
     if (views != NULL && self->method == UPDATE) {
+        self->end = now_ns();
         prepared(self);
     } else if (views != NULL && PyTuple_CheckExact(views) && PyTuple_GET_SIZE(views) == 2) {
         Py_XSETREF(self->views, Py_NewRef(views));
@@ -244,7 +256,7 @@ static PyMethodDef clock_methods[] = {
     {"stop", (PyCFunction)clock_stop, METH_NOARGS,
      PyDoc_STR("Calls and nanoseconds of the forward, of the update; then incumbent and persistent calls.")},
     {"transpose", (PyCFunction)(void (*)(void))clock_transpose, METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("The clock itself, after the cache has been asked.")},
+     PyDoc_STR("The clock itself, after the cache has been asked; what the cache answers, in a regular forward.")},
     {"split", (PyCFunction)(void (*)(void))clock_split, METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("What the transposed cache answers.")},
     {NULL, NULL, 0, NULL},
@@ -269,7 +281,9 @@ static PyType_Spec clock_spec = {
 
 /* ---- Timed -------------------------------------------------------------------------------------------------- */
 
-/* A callable of vLLM's, in whose place this stands; as it is while nothing is recorded. */
+/* A callable of vLLM's, in whose place this stands; as it is while nothing is recorded. A forward is regular when it went
+ * through its expression once and canonicalised both views of it and nothing else, and until it canonicalises something
+ * else than two: such a run is not counted. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -277,7 +291,20 @@ typedef struct {
     PyObject *callable;
     Py_ssize_t position; /* of the cache among a method's arguments, self included */
     int kind;
+    char is_regular;
 } Timed;
+
+/* A forward has ended that reached its views; the preparation of a regular one is counted now. */
+static void
+settle(Timed *self, ViewClock *clock)
+{
+    int as_before = clock->transposed_times == 1 && clock->canonical_times == 2;
+    int own = clock->is_regular || (clock->views != NULL && clock->uncanonical == 0);
+    if (clock->is_regular && as_before) {
+        prepared(clock);
+    }
+    self->is_regular = own && as_before;
+}
 
 /* Run a method of vLLM's with the clock in place of its cache. */
 static PyObject *
@@ -300,9 +327,14 @@ run_method(Timed *self, PyObject *const *args, size_t count, PyObject *keyword_n
     all[self->position] = (PyObject *)clock;
     clock->cache = args[self->position];
     clock->method = self->kind;
+    clock->is_regular = self->is_regular;
+    clock->transposed_times = clock->canonical_times = 0;
     PyObject *result = PyObject_Vectorcall(self->callable, all, (size_t)positional, keyword_names);
+    if (self->kind == FORWARD && clock->transposed_times > 0) {
+        settle(self, clock);
+    }
     clock->cache = NULL;
-    clock->uncanonical = 0;
+    clock->uncanonical = clock->is_regular = 0;
     (void)clock_clear(clock);
     return result;
 }
@@ -315,7 +347,11 @@ run_canonical(Timed *self, PyObject *const *args, size_t count, PyObject *keywor
     int left = clock->uncanonical;
     int own = left > 0 && PyVectorcall_NARGS(count) == 1 && args[0] == PyTuple_GET_ITEM(clock->views, 2 - left);
     PyObject *view = PyObject_Vectorcall(self->callable, args, count, keyword_names);
-    if (view != NULL && own && --clock->uncanonical == 0) {
+    clock->canonical_times += view != NULL;
+    if (view != NULL && clock->is_regular && clock->canonical_times == 2) {
+        clock->end = now_ns();
+    } else if (view != NULL && own && --clock->uncanonical == 0) {
+        clock->end = now_ns();
         prepared(clock);
     }
     return view;

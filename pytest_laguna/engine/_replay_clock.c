@@ -281,9 +281,9 @@ static PyType_Spec clock_spec = {
 
 /* ---- Timed -------------------------------------------------------------------------------------------------- */
 
-/* A callable of vLLM's, in whose place this stands; as it is while nothing is recorded. A forward is regular when it went
- * through its expression once and canonicalised both views of it and nothing else, and until it canonicalises something
- * else than two: such a run is not counted. */
+/* A callable of vLLM's, in whose place this stands; as it is while nothing is recorded. A forward is regular when it has
+ * evaluated its expression once and canonicalised both of these views and nothing else. A run of it that canonicalises
+ * another number is not counted, and ends that. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;

@@ -543,7 +543,7 @@ find_words(PyObject *tensor, const void *handle, const int64_t *shape_address, I
     const char *object = *(const char *const *)handle;
     image->tensor = tensor;
     memcpy(image->binding, tensor + 1, sizeof image->binding);
-    image->storage = (const StorageWords *const *)(object + 2 * sizeof(void *)); /* after the head, as a storage's data */
+    image->storage = (const StorageWords *const *)(object + sizeof(((StorageWords *)NULL)->head)); /* the same head */
     image->words = (const Words *)((const char *)shape_address - offsetof(Words, shape));
 }
 

@@ -358,14 +358,15 @@ def test_only_the_forwards_own_views_end_its_time(monkeypatch: pytest.MonkeyPatc
         timing.remove()
         return calls
 
-    for order in ((0, 1), (2, 0, 1), (0, 2, 1), (0, 1, 0, 1)):
-        assert counted(order) == [1]
-    for order in ((2, 2), (0, 0), (1, 0), (0,), ()):
-        assert counted(order, order) == [0, 0]
+    right: list[tuple[int, ...]] = [(0, 1), (2, 0, 1), (0, 2, 1), (0, 1, 0, 1)]
+    assert [counted(order) for order in right] == [[1]] * 4
+    wrong: list[tuple[int, ...]] = [(2, 2), (0, 0), (1, 0), (0,), ()]
+    assert [counted(order, order) for order in wrong] == [[0, 0]] * 5
     assert counted((0, 1, 2), (0, 1, 2), (0, 1), (0, 1)) == [1, 1, 1, 1]
     # Whose two they were is known from here on: a run with another number is none, and the next is looked at again.
-    for order in ((0,), (0, 1, 2), (2, 0, 1)):
-        assert counted((0, 1), (0, 1), order, order, (0, 1)) == [1, 1, 0, int(len(order) > 1), 1]
+    assert counted((0, 1), (0, 1), (0,), (0,), (0, 1)) == [1, 1, 0, 0, 1]
+    assert counted((0, 1), (0, 1), (0, 1, 2), (0, 1, 2), (0, 1)) == [1, 1, 0, 1, 1]
+    assert counted((0, 1), (2, 0, 1), (2, 0, 1)) == [1, 0, 1]
     assert counted((0, 1), (), (0, 1)) == [1, 0, 1]
 
 

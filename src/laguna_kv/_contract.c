@@ -50,7 +50,7 @@ typedef struct {
     PyObject *geometries; /* dict: bytes that are shared, see Geometry */
     PyObject *checked[2]; /* the canonical key and value alias of the use under way, until each is asked for */
     unsigned long long all_hits;
-    int layout_known; /* whether torch's objects are as Words and StorageWords say */
+    Py_ssize_t words_at; /* how far behind a tensor's C++ object its words start; 0 where they are unknown */
     struct Contract *latest; /* the contract that was used last; borrowed, and forgotten when it is released */
 } ModuleState;
 
@@ -265,6 +265,7 @@ typedef struct {
     const void *context[2];
     int64_t device;
     int64_t bytes;
+    int64_t flags; /* among them whether torch copies or refuses when it is asked for the address */
 } StorageWords;
 
 /* A tensor's memory as it was when the tensor was last found to hold. */
@@ -305,6 +306,7 @@ typedef struct Contract {
     const StorageWords *storage;
     const void *data;
     int64_t storage_bytes;
+    int64_t storage_flags;
     const void *pairs[2]; /* where the aliases' tuples lay: to fetch them alone */
     ModuleState *state;
     PyObject *held[TENSORS]; /* source, raw key, raw value, canonical key, canonical value */
@@ -533,11 +535,12 @@ match_images(const Contract *self)
             return 0;
         }
     }
-    return self->storage->data == self->data && self->storage->bytes == self->storage_bytes;
+    return self->storage->data == self->data && self->storage->bytes == self->storage_bytes
+           && self->storage->flags == self->storage_flags;
 }
 
-/* Find a tensor's words; the handle is another owner of the C++ object. */
-static void
+/* Find a tensor's words, and tell how far they lie behind the C++ object, of which the handle is another owner. */
+static Py_ssize_t
 find_words(PyObject *tensor, const void *handle, const int64_t *shape_address, Image *image)
 {
     const char *object = *(const char *const *)handle;
@@ -545,15 +548,20 @@ find_words(PyObject *tensor, const void *handle, const int64_t *shape_address, I
     memcpy(image->binding, tensor + 1, sizeof image->binding);
     image->storage = (const StorageWords *const *)(object + sizeof(((StorageWords *)NULL)->head)); /* the same head */
     image->words = (const Words *)((const char *)shape_address - offsetof(Words, shape));
+    return (const char *)image->words - object;
 }
 
-/* Take a tensor's image. Returns 0 if there is no memory for it, or if the tensor has a storage of its own. */
+/* Take a tensor's image. Returns 0 if there is no memory for it, if the tensor has a storage of its own, or if its words
+ * are not its own: a tensor that stands for another (at::FunctionalTensorWrapper) tells the shape of that one, which it
+ * may let go. */
 static int
 take_image(Contract *self, int i)
 {
     const Signature *signature = &self->signatures[i];
     Image *image = &self->images[i];
-    find_words(signature->tensor, signature->handle, signature->shape_address, image);
+    if (find_words(signature->tensor, signature->handle, signature->shape_address, image) != self->state->words_at) {
+        return 0;
+    }
     Words words = *image->words;
     words.elements = 0; /* follows from the shape */
     for (int j = DIMENSIONS; j < INLINE_DIMENSIONS; j++) {
@@ -572,7 +580,7 @@ take_image(Contract *self, int i)
 static void
 take_images(Contract *self)
 {
-    self->has_images = self->state->layout_known;
+    self->has_images = self->state->words_at != 0;
     for (int i = 0; self->has_images && i < self->distinct; i++) {
         self->has_images = take_image(self, i);
     }
@@ -580,6 +588,7 @@ take_images(Contract *self)
         self->storage = *self->images[0].storage;
         self->data = self->storage->data;
         self->storage_bytes = self->storage->bytes;
+        self->storage_flags = self->storage->flags;
     }
 }
 
@@ -990,30 +999,33 @@ static PyObject *
 read_words(PyObject *module, PyObject *args)
 {
     const ModuleState *state = PyModule_GetState(module);
-    PyObject *tensor, *address;
+    PyObject *tensor, *address, *result = NULL;
     DLTensor now;
     Image image;
     if (!PyArg_ParseTuple(args, "OO!:read_words", &tensor, &PyLong_Type, &address)) {
         return NULL;
     }
-    const StorageWords *storage = PyLong_AsVoidPtr(address);
-    void *handle = storage == NULL ? NULL : make_handle(state, tensor);
-    if (handle == NULL || state->api->dltensor_from_py_object_no_sync(tensor, &now) != 0) {
-        if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_ValueError, "read_words: expected a tensor and the address of its storage");
+    const StorageWords *there = PyLong_AsVoidPtr(address);
+    void *handle = there == NULL ? NULL : make_handle(state, tensor);
+    if (handle != NULL) {
+        const StorageWords storage = *there; /* before torch is asked, which may change it */
+        if (state->api->dltensor_from_py_object_no_sync(tensor, &now) == 0) {
+            const Py_ssize_t at = find_words(tensor, handle, now.shape, &image);
+            const Words *words = image.words;
+            result = Py_BuildValue(
+                "(KK)KnL(LLLL)(LLLL)LLKLL", (unsigned long long)image.binding[0], (unsigned long long)image.binding[1],
+                (unsigned long long)*image.storage, at, (long long)words->dimensions, (long long)words->shape[0],
+                (long long)words->shape[1], (long long)words->shape[2], (long long)words->shape[3],
+                (long long)words->strides[0], (long long)words->strides[1], (long long)words->strides[2],
+                (long long)words->strides[3], (long long)words->storage_offset, (long long)words->kind,
+                (unsigned long long)storage.data, (long long)storage.bytes, (long long)storage.flags);
         }
-        return NULL;
+        (void)state->shim.delete_tensor(handle); /* what it shared is the tensor's own */
     }
-    find_words(tensor, handle, now.shape, &image);
-    (void)state->shim.delete_tensor(handle); /* what it shared is the tensor's own */
-    const Words *words = image.words;
-    return Py_BuildValue("(KK)KL(LLLL)(LLLL)LLKL", (unsigned long long)image.binding[0],
-                         (unsigned long long)image.binding[1], (unsigned long long)*image.storage,
-                         (long long)words->dimensions, (long long)words->shape[0], (long long)words->shape[1],
-                         (long long)words->shape[2], (long long)words->shape[3], (long long)words->strides[0],
-                         (long long)words->strides[1], (long long)words->strides[2], (long long)words->strides[3],
-                         (long long)words->storage_offset, (long long)words->kind, (unsigned long long)storage->data,
-                         (long long)storage->bytes);
+    if (result == NULL && !PyErr_Occurred()) {
+        PyErr_SetString(PyExc_ValueError, "read_words: expected a tensor and the address of its storage");
+    }
+    return result;
 }
 
 /* Have layout.py look whether torch's objects are as this module reads them. Returns 0, or -1 with an exception set. */
@@ -1022,12 +1034,12 @@ look_at_layout(PyObject *module, ModuleState *state)
 {
     PyObject *layout = PyImport_ImportModule("laguna_kv.layout");
     PyObject *read = layout == NULL ? NULL : PyObject_GetAttrString(module, "read_words");
-    PyObject *known = read == NULL ? NULL : PyObject_CallMethod(layout, "is_known", "O", read);
-    state->layout_known = known == NULL ? -1 : PyObject_IsTrue(known);
-    Py_XDECREF(known);
+    PyObject *at = read == NULL ? NULL : PyObject_CallMethod(layout, "find_words", "O", read);
+    state->words_at = at == NULL ? -1 : PyLong_AsSsize_t(at);
+    Py_XDECREF(at);
     Py_XDECREF(read);
     Py_XDECREF(layout);
-    return state->layout_known < 0 ? -1 : 0;
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 static int

@@ -34,6 +34,7 @@ class Words(NamedTuple):
     Attributes:
         binding: the words that lead from the Python object to the C++ object.
         storage: address of the storage's C++ object.
+        at: how far behind the tensor's C++ object the words from ``dimensions`` on start, in bytes.
         dimensions: how many.
         shape: in elements.
         strides: in elements.
@@ -41,10 +42,12 @@ class Words(NamedTuple):
         kind: data type, device and torch's flags, in one word.
         data: address of the storage's memory.
         storage_bytes: its length.
+        storage_flags: among them whether torch copies the memory, or refuses, when it is asked for its address.
     """
 
     binding: tuple[int, int]
     storage: int
+    at: int
     dimensions: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -52,10 +55,13 @@ class Words(NamedTuple):
     kind: int
     data: int
     storage_bytes: int
+    storage_flags: int
 
 
-def is_known(read: Callable[[torch.Tensor, int], tuple[Any, ...]]) -> bool:
-    """Whether memory says what torch says, and whatever a contract compares changes what memory says.
+def find_words(read: Callable[[torch.Tensor, int], tuple[Any, ...]]) -> int:
+    """How far behind a tensor's C++ object its words start, in bytes; 0 where they are not known.
+
+    They are where memory says what torch says, and whatever a contract compares changes what memory says.
 
     Args:
         read: the native module's ``read_words``: of a tensor of four dimensions and the address of its storage.
@@ -67,14 +73,17 @@ def is_known(read: Callable[[torch.Tensor, int], tuple[Any, ...]]) -> bool:
     try:
         one, other = (_tensor(*geometry) for geometry in GEOMETRIES)
         kinds = {words(one.view(dtype)).kind for dtype in DTYPES}
-        return (
-            _is_said(one, words(one))
-            and _is_said(other, words(other))
+        at = words(one).at
+        known = (
+            _is_said(one, words(one), at)
+            and _is_said(other, words(other), at)
             and len(kinds) == len(DTYPES)
             and _is_bound(words)
+            and _is_flagged(words)
         )
     except Exception:  # noqa: BLE001 - whatever another torch raises: unknown is not known
-        return False
+        return 0
+    return at if known else 0
 
 
 def _tensor(offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
@@ -82,11 +91,12 @@ def _tensor(offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> to
     return torch.empty(0, dtype=DTYPES[0], device="cpu").set_(storage, offset, shape, strides)
 
 
-def _is_said(tensor: torch.Tensor, seen: Words) -> bool:
+def _is_said(tensor: torch.Tensor, seen: Words, at: int) -> bool:
     storage = tensor.untyped_storage()
     return seen == Words(
         seen.binding,
         storage._cdata,  # noqa: SLF001
+        at,
         tensor.dim(),
         tuple(tensor.shape),
         tensor.stride(),
@@ -94,6 +104,7 @@ def _is_said(tensor: torch.Tensor, seen: Words) -> bool:
         (seen.kind & ~DEVICE) | CPU,
         storage.data_ptr(),
         storage.nbytes(),
+        seen.storage_flags,
     )
 
 
@@ -103,3 +114,11 @@ def _is_bound(words: Callable[[torch.Tensor], Words]) -> bool:
     bindings = words(one).binding, words(other).binding
     torch.utils.swap_tensors(one, other)
     return bindings == (words(other).binding, words(one).binding) and bindings[0] != bindings[1]
+
+
+def _is_flagged(words: Callable[[torch.Tensor], Words]) -> bool:
+    """Whether it is seen in a storage that torch copies its memory when it is asked for the address."""
+    tensor = _tensor(*GEOMETRIES[0])
+    before = words(tensor).storage_flags
+    _copy = torch._lazy_clone(tensor)  # noqa: SLF001 - torch has no public name for it
+    return words(tensor).storage_flags != before

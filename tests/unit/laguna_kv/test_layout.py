@@ -18,14 +18,14 @@ def spoilt(change: Callable[[Words], Words]) -> Callable[[torch.Tensor, int], tu
 
 
 def test_this_torch_is_known() -> None:
-    assert layout.is_known(_contract.read_words)
+    assert layout.find_words(_contract.read_words)
 
 
 @pytest.mark.parametrize("default", ["cpu", "meta"])
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
 def test_it_is_known_wherever_vllm_asks(mode: Callable[[], Any], default: str) -> None:
     with mode(), torch.device(default):
-        assert layout.is_known(_contract.read_words)
+        assert layout.find_words(_contract.read_words)
 
 
 @pytest.mark.parametrize(
@@ -38,35 +38,40 @@ def test_it_is_known_wherever_vllm_asks(mode: Callable[[], Any], default: str) -
         ("storage_offset", 0),
         ("data", 0),
         ("storage_bytes", layout.BYTES + 1),
+        ("storage_flags", 0),
     ],
 )
 def test_a_word_that_says_something_else_is_not_known(field: str, wrong: Any) -> None:
-    assert not layout.is_known(spoilt(lambda words: words._replace(**{field: wrong})))
+    assert not layout.find_words(spoilt(lambda words: words._replace(**{field: wrong})))
 
 
 @pytest.mark.parametrize("geometry", range(2))
 def test_a_word_that_is_right_by_chance_once_is_not_known(geometry: int) -> None:
     offset = layout.GEOMETRIES[geometry][0]
-    assert not layout.is_known(spoilt(lambda words: words._replace(storage_offset=offset)))
+    assert not layout.find_words(spoilt(lambda words: words._replace(storage_offset=offset)))
 
 
 def test_data_types_that_are_not_told_apart_are_not_known() -> None:
-    assert not layout.is_known(spoilt(lambda words: words._replace(kind=layout.CPU)))
+    assert not layout.find_words(spoilt(lambda words: words._replace(kind=layout.CPU)))
 
 
 @pytest.mark.parametrize("device", [0, 0x01_0000, 0x01_FF01, 0x00_FF00])
 def test_a_device_that_is_elsewhere_is_not_known(device: int) -> None:
-    assert not layout.is_known(spoilt(lambda words: words._replace(kind=words.kind & 0xFFFF | device << 16)))
+    assert not layout.find_words(spoilt(lambda words: words._replace(kind=words.kind & 0xFFFF | device << 16)))
 
 
 @pytest.mark.parametrize("binding", [(0, 0), (1, 0)])
 def test_an_object_that_is_bound_elsewhere_is_not_known(binding: tuple[int, int]) -> None:
-    assert not layout.is_known(spoilt(lambda words: words._replace(binding=binding)))
+    assert not layout.find_words(spoilt(lambda words: words._replace(binding=binding)))
+
+
+def test_words_that_are_not_always_in_one_place_are_not_known() -> None:
+    assert not layout.find_words(spoilt(lambda words: words._replace(at=words.at + words.shape[0])))
 
 
 def test_a_torch_that_does_not_tell_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.UntypedStorage, "_cdata", property(lambda _storage: "no address"))
-    assert not layout.is_known(_contract.read_words)
+    assert not layout.find_words(_contract.read_words)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def load() -> Any:
 @pytest.fixture
 def unknown_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     """A torch that lays its tensors out otherwise: all is read at every use."""
-    monkeypatch.setattr(layout, "is_known", lambda _read: False)
+    monkeypatch.setattr(layout, "find_words", lambda _read: 0)
 
 
 @pytest.fixture
@@ -272,6 +272,32 @@ def test_one_word_of_the_storages_memory_is_seen(word: int) -> None:
     finally:
         words[word] -= 64
     contract.forward(cache)
+
+
+def test_a_storage_whose_memory_torch_copies_when_it_is_asked_for_is_seen() -> None:
+    cache = make_cache()
+    contract, _ = native(cache)
+    contract.forward(cache)
+    _copy = torch._lazy_clone(cache)
+    with pytest.raises(ContractError, match=SEEN):
+        contract.forward(cache)
+
+
+def test_a_tensor_that_stands_for_another_is_read_through_torch(exchange: Exchange) -> None:
+    stands = torch._to_functional_tensor(make_cache())
+    torch._enable_functionalization(reapply_views=True)
+    try:
+        contract, tensors = native(stands)
+    finally:
+        torch._disable_functionalization()
+    assert len({tensor.untyped_storage()._cdata for tensor in tensors.values()}) == 1
+    contract.forward(stands)
+    before = exchange.asked
+    contract.forward(stands)
+    assert exchange.asked - before == 3
+    torch._functionalize_replace(stands, make_cache().transpose(1, 2))
+    with pytest.raises(ContractError, match=SEEN):
+        contract.forward(stands)
 
 
 def test_a_storage_that_is_resized_in_place_is_seen() -> None:

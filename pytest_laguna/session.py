@@ -302,9 +302,11 @@ class GateSession:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
         """After everybody else: derive the verdict, seal, set the exit code."""
-        with contextlib.suppress(KeyboardInterrupt):  # of fixtures that hang while they end; what they leave is found
+        try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             yield
+        except KeyboardInterrupt:  # of fixtures that hang while they end; what they leave is found
+            session.exitstatus = pytest.ExitCode.INTERRUPTED
         if self._attempt is None:  # refused after the cards were leased: nothing has run on them
             if fixtures.CARDS in self._config.stash:
                 self._config.stash[fixtures.CARDS].give_back(None)

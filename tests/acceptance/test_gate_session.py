@@ -1029,6 +1029,21 @@ def hangs():
 """
 
 
+IS_INTERRUPTED_AT_THE_END = """\
+import os, signal, time, pytest
+
+class Slow:
+    def pytest_sessionfinish(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+
+@pytest.fixture(autouse=True)
+def slow(request):
+    if not request.config.pluginmanager.has_plugin("slow"):
+        request.config.pluginmanager.register(Slow(), "slow")
+"""
+
+
 def test_who_presses_again_and_again_loses_no_receipt(project: Project) -> None:
     project.tests(second=f"exec({IMPATIENT!r}, {{}})")
     done = project.gate(1)
@@ -1042,6 +1057,15 @@ def test_what_hangs_while_it_ends_can_be_interrupted_and_loses_no_receipt(projec
     project.tests(second="raise KeyboardInterrupt")
     checks = project.directory / "checks" / "test_first.py"
     checks.write_text(checks.read_text() + HANGS_AT_ITS_END)
+    done = project.gate(1)
+    assert done.returncode == 23, done.stdout + done.stderr
+    assert "gate 1: NOT_PROVEN: pytest ended with exit status 2 (interrupted)" in done.stdout
+    assert (project.attempt() / "receipt.json").exists()
+
+
+def test_an_interrupt_when_all_tests_are_over_proves_nothing_and_loses_no_receipt(project: Project) -> None:
+    checks = project.directory / "checks" / "test_first.py"
+    checks.write_text(checks.read_text() + IS_INTERRUPTED_AT_THE_END)
     done = project.gate(1)
     assert done.returncode == 23, done.stdout + done.stderr
     assert "gate 1: NOT_PROVEN: pytest ended with exit status 2 (interrupted)" in done.stdout

@@ -22,6 +22,7 @@ def imported_after_register(environment: dict[str, str]) -> list[str]:
         f"os.environ.update({environment!r})\n"
         "from pytest_laguna.engine import plugin\n"
         "plugin.register()\n"
+        "assert gc.get_freeze_count() == 0\n"
         "print(json.dumps([name for name in ('torch', 'vllm', 'laguna_kv', 'pydantic') if name in sys.modules]))"
     )
     seen = subprocess.run([sys.executable, "-c", SHORT_LIVED + program], capture_output=True, check=True, text=True)
@@ -40,15 +41,16 @@ def test_the_cuda_lane_changes_of_this_vllm_what_it_is_asked_to_and_nothing_else
         f"os.environ.update({{'LAGUNA_LANE': 'cuda', 'LAGUNA_COLLECTIVE_BREAKS': {asked!r}}})\n"
         "from pytest_laguna.engine import plugin\n"
         "plugin.register()\n"
+        "frozen = gc.get_freeze_count()\n"
         "from vllm.distributed.parallel_state import GroupCoordinator\n"
         "from vllm.v1.executor import multiproc_executor, uniproc_executor\n"
         "changeable = [GroupCoordinator._all_reduce_out_place]\n"
         "changeable += [module.get_distributed_init_method for module in (multiproc_executor, uniproc_executor)]\n"
-        "print([thing.__module__ for thing in changeable])"
+        "print([thing.__module__ for thing in changeable], frozen > 0)"
     )
     seen = subprocess.run([sys.executable, "-c", SHORT_LIVED + program], capture_output=True, check=True, text=True)
     group = "pytest_laguna.engine.compat.collectives" if asked == "1" else "vllm.distributed.parallel_state"
-    assert seen.stdout.splitlines()[-1] == str([group, *["vllm.utils.network_utils"] * 2])
+    assert seen.stdout.splitlines()[-1] == f"{[group, *['vllm.utils.network_utils'] * 2]} True"
 
 
 def test_the_xpu_lane_needs_its_kernels() -> None:

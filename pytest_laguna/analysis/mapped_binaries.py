@@ -137,7 +137,7 @@ def _wrong_extension(case: IdentityCase, package: str, mapped: Sequence[MappedFi
     directory = case.directory(package)
     own = [file for file in mapped if is_below(file.path, directory)]
     for file in mapped:
-        if _is_part_of(package, file.path) and file not in own:
+        if _is_part_of(package, directory, file.path) and file not in own:
             return f"mapped {file.path}; expected {directory} only"
     if needed and not own:
         return f"mapped nothing of {directory}; expected its extension"
@@ -148,10 +148,16 @@ def _wrong_extension(case: IdentityCase, package: str, mapped: Sequence[MappedFi
     return None
 
 
-def _is_part_of(package: str, path: str) -> bool:
-    """Whether a file would be a module of a package; what lies in no package, as below ``.venv``, is none of its."""
-    _, found, name = path.rpartition(f"/{package.replace('.', '/')}/")
-    return bool(found) and all(part.isidentifier() for part in PurePosixPath(name).parent.parts)
+def _is_part_of(package: str, directory: str, path: str) -> bool:
+    """Whether a file would be a module of a package that the engine imports from a directory.
+
+    What lies in no package, as below ``.venv``, is none of its, nor is what lies beside the package in a checkout that
+    is called like it.
+    """
+    folder = f"/{package.replace('.', '/')}"
+    place, found, name = path.rpartition(f"{folder}/")
+    in_packages = all(part.isidentifier() for part in PurePosixPath(name).parent.parts)
+    return bool(found) and in_packages and not is_below(directory, place + folder)
 
 
 BINARY_RULES: Mapping[str, Callable[[IdentityCase], RuleFinding]] = {

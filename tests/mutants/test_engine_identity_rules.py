@@ -752,6 +752,16 @@ def test_an_engine_below_a_folder_that_is_called_like_a_package_is_no_part_of_it
     assert judge_identity(_case(values)) == GOOD
 
 
+def test_what_lies_beside_a_package_in_a_checkout_that_is_called_like_it_is_no_part_of_it() -> None:
+    moved = json.dumps(_good()).replace(CANDIDATE, "/src/pytest_laguna/src/laguna_kv")
+    values = json.loads(moved.replace(f"{SITE}/pytest_laguna", "/src/pytest_laguna/pytest_laguna"))
+    assert judge_identity(_case(values))["native-mapped"] is None
+    _also_mapped("/src/pytest_laguna/src/pytest_laguna/engine/_clock.so", "packets|0")(values)
+    finding = judge_identity(_case(values))["native-mapped"]
+    assert finding is not None
+    assert (finding[0], "_clock.so; expected /src/pytest_laguna/pytest_laguna only" in finding[1]) == (VOID, True)
+
+
 @pytest.mark.parametrize("validator", ["native", "python"])
 def test_the_clock_is_held_to_its_digest_whatever_the_candidate_is(validator: str) -> None:
     values = _good()

@@ -216,7 +216,8 @@ def first_defect(error: pydantic.ValidationError, whole: str = "") -> str:
     if first["type"] == "missing":
         *place, _ = first["loc"]
         unknown = [other["loc"] for other in others if other["type"] == "extra_forbidden"]
-        told += "".join(f", and {name} is unknown" for *where, name in unknown[:1] if where == place)
+        beside = [name for *where, name in unknown if where == place]
+        told += "".join(f", and {name} is unknown" for name in beside[:1])
     return files.printable(told)
 
 

@@ -19,6 +19,7 @@ from pytest_laguna.evidence.schemas import (
     Manifest,
     Phase,
     Previous,
+    Schema,
     parse_model,
     read_model,
     receipt_statement,
@@ -100,3 +101,20 @@ def test_a_defect_within_is_told_with_its_way() -> None:
         UnusableEvidenceError, match=r"^attempt\.json: previous\.gate: Input should be a valid integer$"
     ):
         parse_model(value | {"previous": previous | {"gate": "1"}}, AttemptStart, "attempt.json")
+
+
+class _Inner(Schema):
+    there: int
+
+
+class _Outer(Schema):
+    name: str
+    inner: _Inner
+
+
+def test_beside_a_missing_field_stands_the_unknown_one_of_its_own_place() -> None:
+    inner: JSON = {"there": 1, "elsewhere": 2}
+    with pytest.raises(UnusableEvidenceError, match="name: Field required, and nome is unknown"):
+        parse_model({"inner": inner, "nome": "x"}, _Outer, "file.json")
+    with pytest.raises(UnusableEvidenceError, match=r"name: Field required$"):
+        parse_model({"inner": inner}, _Outer, "file.json")

@@ -49,13 +49,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="Cost of the profile.")
     parser.add_argument("--device", choices=sorted(replays.VLLM), default="cpu")
     parser.add_argument("--processes", type=int, default=2, help="for each arm")
+    parser.add_argument("--width", type=int, default=1, help="of the pair: times the hidden size")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--measure", nargs=2, metavar=("WHAT", "REQUEST"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.measure:
         print(json.dumps(replays.measure(Path(chosen.measure[1]), f"{MODULE}.Measuring")))
         return 0
-    figures = run(chosen.processes, chosen.device)
+    figures = run(chosen.processes, chosen.device, chosen.width)
     if chosen.json:
         print(json.dumps(figures))
     else:
@@ -63,12 +64,12 @@ def main() -> int:
     return 0
 
 
-def run(processes: int, lane: Lane) -> dict[str, Any]:
+def run(processes: int, lane: Lane, width: int) -> dict[str, Any]:
     """All processes, one after the other, the arms in turn."""
     rounds: dict[Arm, list[dict[str, int]]] = {arm: [] for arm in ARMS}
     with tempfile.TemporaryDirectory() as directory:
         home = Path(directory)
-        pair = replays.build_pair(home, lane)
+        pair = replays.build_pair(home, lane, width)
         for arm in ARMS * processes:
             rounds[arm] += replays.child(MODULE, "cost", replays.request(lane, pair, arm), home)
     ratios = {
@@ -76,6 +77,7 @@ def run(processes: int, lane: Lane) -> dict[str, Any]:
         for way in WAYS[1:]
     }
     return {
+        "width": width,
         "rounds": {arm.value: len(taken) for arm, taken in rounds.items()},
         "median_ms": {
             arm.value: {way: statistics.median(r[way] for r in taken) / 1e6 for way in WAYS}

@@ -34,9 +34,9 @@ OTHERS = {"gpu_memory_utilization": 0.2}
 Replay = Callable[[], Any]
 
 
-def build_pair(directory: Path, lane: Lane) -> Path:
-    """The tiny pair in a new directory below ``directory``; where its two models lie."""
-    pair = runner().tiny_pair(directory / "pair", interpreter=Path(sys.executable), vllm=VLLM[lane])
+def build_pair(directory: Path, lane: Lane, width: int = 1) -> Path:
+    """The tiny pair in a new directory below ``directory``, ``width`` times as wide; where its two models lie."""
+    pair = runner().tiny_pair(directory / "pair", interpreter=Path(sys.executable), width=width, vllm=VLLM[lane])
     return pair.target.parent
 
 

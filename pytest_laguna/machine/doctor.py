@@ -117,8 +117,8 @@ class DoctorReport(Schema):
     Attributes:
         lanes: in the order asked for.
         leases: by card.
-        problems: with the leases.
-        remarks: what lies among the leases and keeps nobody from anything.
+        problems: with the leases, which keep every gate from its cards.
+        remarks: what the next gate puts right itself, and what lies among the leases and keeps nobody from anything.
     """
 
     file_schema: Literal["pytest-laguna-doctor-v1"] = pydantic.Field("pytest-laguna-doctor-v1", alias="schema")
@@ -147,6 +147,7 @@ class DoctorReport(Schema):
                 lines.append(f"  Python {engine.python}, torch {engine.torch}, vLLM {engine.vllm} on {engine.device}")
             lines += [f"  {check.name}: {check.found}" for check in report.checks if check.mend is None]
             lines += _mending(report.problems)
+            lines += ["  - the leases are not as they must be; see below"] * bool(self.problems)
         current = [lease for lease in self.leases if lease.state != "released"]
         lines.append("leases:" if current else "leases: none")
         lines += [f"  {lease.identity}: {lease.state}: {lease.record}" for lease in current]
@@ -243,7 +244,7 @@ def _ask(interpreter: Path) -> _Answer | Problem:
 
 
 def _leases(directory: Path | None) -> tuple[list[LeaseReport], list[Problem], list[Problem]]:
-    """The leases, what is wrong with them, and what only lies among them."""
+    """The leases, what is wrong with them, and what is to be known of them."""
     try:
         states, defects = leases.states(directory), leases.defects(directory)
         strays = leases.strays(directory)
@@ -262,5 +263,5 @@ def _leases(directory: Path | None) -> tuple[list[LeaseReport], list[Problem], l
         if shown == "stale":
             found = f"card {record.identity} is quarantined: its last owner did not release it"
             mend = f"start a gate on it: it ends what bears token {record.token} and proves the card idle first"
-            problems.append(Problem(found=found, mend=mend))
+            remarks.append(Problem(found=found, mend=mend))
     return reports, problems, remarks

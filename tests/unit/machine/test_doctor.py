@@ -170,9 +170,10 @@ def test_leases_are_shown_as_what_they_are(place: Path) -> None:
         ("cpu-slot-1", "stale"),
         ("cpu-slot-2", "held"),
     ]
-    (problem,) = report.problems
-    assert problem.found == "card cpu-slot-1 is quarantined: its last owner did not release it"
-    assert f"  - {problem.found}\n    mend: start a gate on it: it ends what bears token " in report.to_text()
+    assert report.problems == [], "a gate on that card ends what is left there, and others are free"
+    (remark,) = report.remarks
+    assert remark.found == "card cpu-slot-1 is quarantined: its last owner did not release it"
+    assert f"  - {remark.found}\n    mend: start a gate on it: it ends what bears token " in report.to_text()
     assert "  cpu-slot-1: stale: quarantined (process 7 survives) by process " in report.to_text()
     assert "cpu-slot-0" not in report.to_text(), "what was given back is no news"
     held.release()
@@ -184,6 +185,7 @@ def test_a_lane_is_not_ready_where_leases_are_not(tmp_path: Path, place: Path) -
     assert not report.lanes[0].problems
     assert not report.ready("cpu")
     assert report.to_text().startswith("cpu: not ready\n")
+    assert "\n  - the leases are not as they must be; see below\nleases: none\n" in report.to_text()
 
 
 def test_a_lease_directory_that_cannot_be_trusted_is_a_problem(place: Path) -> None:

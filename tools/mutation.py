@@ -291,9 +291,15 @@ def _codes(code: CodeType) -> dict[str, list[CodeType]]:
     return found
 
 
+def _objects() -> list[object]:
+    """All that Python's collector knows, what was frozen when the tests had been collected too."""
+    gc.unfreeze()
+    return gc.get_objects()
+
+
 def _functions(folder: str) -> dict[tuple[str, str], list[FunctionType]]:
     found: dict[tuple[str, str], list[FunctionType]] = defaultdict(list)
-    for thing in gc.get_objects():
+    for thing in _objects():
         if type(thing) is FunctionType and thing.__code__.co_filename.startswith(folder):
             found[thing.__code__.co_filename, thing.__code__.co_qualname].append(thing)
     return found
@@ -303,7 +309,7 @@ def _caches() -> list[Callable[[], None]]:
     """What forgets results that the unchanged code gave, of the project and its tests."""
     return [
         thing.cache_clear
-        for thing in gc.get_objects()
+        for thing in _objects()
         if type(thing) is functools._lru_cache_wrapper  # noqa: SLF001 - it has no public name
         and thing.__module__.partition(".")[0] in {"gates", "laguna_kv", "pytest_laguna", "tests"}
     ]

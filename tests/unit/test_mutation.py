@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import importlib.util
 import os
 import threading
@@ -78,6 +79,16 @@ def test_what_is_decorated_or_of_one_name_gets_its_own_code(module: Any) -> None
 def test_a_function_that_was_made_before_gets_the_code_too(module: Any) -> None:
     changed(module, "outer", "return 2", "return 3")
     assert (module.INNER(), module.outer()()) == (3, 3)
+
+
+def test_a_function_that_was_frozen_gets_the_code_too(module: Any) -> None:
+    gc.collect()
+    gc.freeze()
+    try:
+        changed(module, "outer", "return 2", "return 3")
+    finally:
+        gc.unfreeze()
+    assert module.INNER() == 3
 
 
 def test_what_a_test_runs_in_a_thread_of_its_own_is_seen(module: Any) -> None:

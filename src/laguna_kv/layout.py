@@ -79,7 +79,7 @@ def find_words(read: Callable[[torch.Tensor, int], tuple[Any, ...]]) -> int:
             and _is_said(other, words(other), at)
             and len(kinds) == len(DTYPES)
             and _is_bound(words)
-            and _is_flagged(words)
+            and _is_flagged(words, one)
         )
     except Exception:  # noqa: BLE001 - whatever another torch raises: unknown is not known
         return 0
@@ -87,8 +87,8 @@ def find_words(read: Callable[[torch.Tensor, int], tuple[Any, ...]]) -> int:
 
 
 def _tensor(offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
-    storage = torch.UntypedStorage(BYTES, device="cpu")
-    return torch.empty(0, dtype=DTYPES[0], device="cpu").set_(storage, offset, shape, strides)
+    storage = torch.UntypedStorage(BYTES)  # on the CPU, whichever device is the default
+    return torch.tensor([], dtype=DTYPES[0], device="cpu").set_(storage, offset, shape, strides)
 
 
 def _is_said(tensor: torch.Tensor, seen: Words, at: int) -> bool:
@@ -116,9 +116,8 @@ def _is_bound(words: Callable[[torch.Tensor], Words]) -> bool:
     return bindings == (words(other).binding, words(one).binding) and bindings[0] != bindings[1]
 
 
-def _is_flagged(words: Callable[[torch.Tensor], Words]) -> bool:
+def _is_flagged(words: Callable[[torch.Tensor], Words], tensor: torch.Tensor) -> bool:
     """Whether it is seen in a storage that torch copies its memory when it is asked for the address."""
-    tensor = _tensor(*GEOMETRIES[0])
     before = words(tensor).storage_flags
     _copy = torch._lazy_clone(tensor)  # noqa: SLF001 - torch has no public name for it
     return words(tensor).storage_flags != before

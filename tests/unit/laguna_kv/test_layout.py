@@ -21,6 +21,13 @@ def test_this_torch_is_known() -> None:
     assert layout.find_words(_contract.read_words)
 
 
+@pytest.mark.parametrize("geometry", layout.GEOMETRIES)
+def test_what_is_tried_is_what_no_other_word_says(geometry: Any) -> None:
+    tensor = layout._tensor(*geometry)
+    assert (tensor.storage_offset(), tuple(tensor.shape), tensor.stride()) == geometry
+    assert (tensor.dtype, tensor.device.type, tensor.untyped_storage().nbytes()) == (torch.int16, "cpu", layout.BYTES)
+
+
 @pytest.mark.parametrize("default", ["cpu", "meta"])
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
 def test_it_is_known_wherever_vllm_asks(mode: Callable[[], Any], default: str) -> None:

@@ -217,7 +217,8 @@ def first_defect(error: pydantic.ValidationError, whole: str = "") -> str:
         *place, _ = first["loc"]
         unknown = [other["loc"] for other in others if other["type"] == "extra_forbidden"]
         beside = [name for *where, name in unknown if where == place]
-        told += "".join(f", and {name} is unknown" for name in beside[:1])
+        if beside:
+            told += f", and {beside[0]} is unknown"
     return files.printable(told)
 
 

@@ -116,5 +116,7 @@ def test_beside_a_missing_field_stands_the_unknown_one_of_its_own_place() -> Non
     inner: JSON = {"there": 1, "elsewhere": 2}
     with pytest.raises(UnusableEvidenceError, match="name: Field required, and nome is unknown"):
         parse_model({"inner": inner, "nome": "x"}, _Outer, "file.json")
+    with pytest.raises(UnusableEvidenceError, match=r"name: Field required, and nome is unknown$"):
+        parse_model({"inner": inner, "nome": "x", "surname": "y"}, _Outer, "file.json")
     with pytest.raises(UnusableEvidenceError, match=r"name: Field required$"):
         parse_model({"inner": inner}, _Outer, "file.json")

@@ -14,7 +14,7 @@ atexit.register(gc.freeze)  # nor when the process ends
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Half of the time that collecting takes."""
+    """Such searches take much of the time that collecting does."""
     gc.disable()
     try:
         return (yield)

@@ -58,7 +58,7 @@ def end_quickly() -> None:
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Have the interpreter search nothing for garbage that is imported meanwhile: a quarter of an engine's start.
+    """Have the interpreter search nothing for garbage that is imported meanwhile, which takes long.
 
     Imports make some million objects that stay, and each would be looked at again and again, by the collector and by
     vLLM, which asks for searches. It also freezes its heap in this way, once its engine has started.

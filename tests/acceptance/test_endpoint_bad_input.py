@@ -260,13 +260,13 @@ def test_a_supervisor_that_is_killed_in_the_middle_of_a_row_leaves_nothing_and_p
     def start(*arguments: Any) -> Iterator[RunningProgram]:
         with started(*arguments) as server:
             if arguments[2].name == "03-B2":
-                threading.Thread(target=kill_after_a_row, args=(arguments[2], server), daemon=True).start()
+                hangs = Path(arguments[1]["LAGUNA_RANK_PIPES"]) / "hanging"
+                threading.Thread(target=kill_when_it_hangs, args=(hangs, server), daemon=True).start()
             yield server
 
-    def kill_after_a_row(leg: Path, server: RunningProgram) -> None:
-        while not (leg / "row-00.sse").exists():
+    def kill_when_it_hangs(hangs: Path, server: RunningProgram) -> None:
+        while not hangs.exists():
             time.sleep(0.01)
-        time.sleep(0.3)
         os.kill(server.supervised.supervisor_pid, signal.SIGKILL)
 
     monkeypatch.setattr(gate, "_start", start)

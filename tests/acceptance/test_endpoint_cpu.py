@@ -20,7 +20,9 @@ import pytest
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.endpoint import leg, sockets, suite
 from pytest_laguna.endpoint.kept import require_kept
+from pytest_laguna.endpoint.metrics import read_counters
 from pytest_laguna.endpoint.server import RunningServer
+from pytest_laguna.endpoint.transport import HttpTransport
 from pytest_laguna.engine import arms, launch, serving
 from pytest_laguna.evidence.arm_record import DRAFT_TOKENS, Arm
 from pytest_laguna.evidence.leg import LegEnd, LegFacts, LegRecord, LegRequest, RankState
@@ -163,14 +165,24 @@ def check_counters(record: LegRecord) -> None:
     assert sum(after.finished.values()) == after.finished["length"] == len(TEXTS)
 
 
+SOME = 16
+"""Tokens of a row that has begun: several events, and far from its end."""
+
+
+def generated(port: int) -> int:
+    """How many tokens the server has generated, as it counts them."""
+    answer = HttpTransport(port, deadline_seconds=10.0).get("/metrics")
+    return read_counters(answer.body, "/metrics", MODEL).generated_tokens or 0
+
+
 @pytest.mark.timeout(600)
 def test_an_engine_that_dies_in_the_middle_of_a_row_ends_the_leg(pair: launch.TinyPair, tmp_path: Path) -> None:
-    suite_file, directory = write_suite(tmp_path / "suite.json", 400), tmp_path / "leg"
+    tokens, port = 400, sockets.free_port()
+    suite_file, directory = write_suite(tmp_path / "suite.json", tokens), tmp_path / "leg"
 
     def kill_the_rank() -> None:
-        while not (directory / "row-00.sse").exists():
+        while not (directory / "row-00.sse").exists() or generated(port) < tokens + SOME:
             time.sleep(0.05)
-        time.sleep(0.5)
         os.kill(read_model(directory / "ranks" / "rank-0-captured.json", RankState).pid, signal.SIGKILL)
 
     started = patient().start
@@ -182,7 +194,7 @@ def test_an_engine_that_dies_in_the_middle_of_a_row_ends_the_leg(pair: launch.Ti
             yield server
 
     with pytest.raises(UnusableEvidenceError, match=r"row 1 \(digits\): (an error event|broken off) after"):
-        leg.run_leg(request(pair, suite_file), directory, place(suite_file, start=start))
+        leg.run_leg(request(pair, suite_file), directory, place(suite_file, port=port, start=start))
     end = read_model(directory / "end.json", LegEnd)
     assert end.cleanup.original_status == 1
     assert end.cleanup.worker_status == 0

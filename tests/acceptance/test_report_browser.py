@@ -6,8 +6,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,8 @@ CAUSES = {
     Verdict.VOID: "unusable",
     Verdict.NOT_PROVEN: "not-proven",
 }
+ANSWER_SECONDS = 60.0
+"""How long a browser may be silent about what it is asked; one that hangs is told long before the test's own limit."""
 READABLE = 4.5
 """The contrast that ordinary text needs. Source: Web Content Accessibility Guidelines 2.2, level AA."""
 
@@ -134,6 +138,7 @@ class Page:
         return answer["result"]
 
     def _read(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        end_of_patience = time.monotonic() + ANSWER_SECONDS
         while True:
             piece, end, rest = self._rest.partition(b"\0")
             if end:
@@ -142,6 +147,8 @@ class Page:
                 if wanted(said):
                     return said
             else:
+                left = max(0.0, end_of_patience - time.monotonic())
+                assert select.select([self._answers], [], [], left)[0], f"no answer in {ANSWER_SECONDS} s"
                 more = os.read(self._answers, 65536)
                 assert more, "the browser has gone"
                 self._rest += more

@@ -1053,19 +1053,17 @@ def test_who_presses_again_and_again_loses_no_receipt(project: Project) -> None:
     assert (project.attempt() / "receipt.json").exists()
 
 
-def test_what_hangs_while_it_ends_can_be_interrupted_and_loses_no_receipt(project: Project) -> None:
-    project.tests(second="raise KeyboardInterrupt")
+@pytest.mark.parametrize(
+    ("second", "ends"),
+    [("raise KeyboardInterrupt", HANGS_AT_ITS_END), (PROVES, IS_INTERRUPTED_AT_THE_END)],
+    ids=["hangs after an interrupt", "when all tests are over"],
+)
+def test_an_interrupt_while_it_ends_proves_nothing_and_loses_no_receipt(
+    project: Project, second: str, ends: str
+) -> None:
+    project.tests(second=second)
     checks = project.directory / "checks" / "test_first.py"
-    checks.write_text(checks.read_text() + HANGS_AT_ITS_END)
-    done = project.gate(1)
-    assert done.returncode == 23, done.stdout + done.stderr
-    assert "gate 1: NOT_PROVEN: pytest ended with exit status 2 (interrupted)" in done.stdout
-    assert (project.attempt() / "receipt.json").exists()
-
-
-def test_an_interrupt_when_all_tests_are_over_proves_nothing_and_loses_no_receipt(project: Project) -> None:
-    checks = project.directory / "checks" / "test_first.py"
-    checks.write_text(checks.read_text() + IS_INTERRUPTED_AT_THE_END)
+    checks.write_text(checks.read_text() + ends)
     done = project.gate(1)
     assert done.returncode == 23, done.stdout + done.stderr
     assert "gate 1: NOT_PROVEN: pytest ended with exit status 2 (interrupted)" in done.stdout

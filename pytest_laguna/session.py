@@ -10,10 +10,8 @@ import importlib.metadata
 import os
 import shutil
 import signal
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -168,8 +166,6 @@ class GateSession:
         self._precondition = precondition
         self._line = line
         self._attempt: Attempt | None = None
-        # What answered Ctrl-C before the first one came; until then None.
-        self._interrupted_by: Callable[[int, FrameType | None], Any] | int | None = None
 
     def header(self) -> str:
         """Lane, cards, campaign digest and attempt."""
@@ -301,14 +297,13 @@ class GateSession:
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:
         """Have a second Ctrl-C not break the report of the first, with which the receipt would be lost."""
-        self._interrupted_by = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
         """After everybody else: derive the verdict, seal, set the exit code."""
         try:
-            if self._interrupted_by is not None:
-                signal.signal(signal.SIGINT, self._interrupted_by)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             yield
         except KeyboardInterrupt:  # of fixtures that hang while they end; what they leave is found
             session.exitstatus = pytest.ExitCode.INTERRUPTED

@@ -92,6 +92,7 @@ def run_watched(begin: Callable[[Line], None], verify: Verify) -> int | None:
         return code
     for number, handler in before.items():
         signal.signal(number, handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may ignore it, and it brings them all
     os.close(reading)
     _become_session(watcher)
     begin(Line(writing))
@@ -117,6 +118,8 @@ def _prctl(option: int, value: int) -> None:
 def _forward(forward_to: list[int]) -> Mapping[signal.Signals, _Handler]:
     """Pass each request to stop on to the session as an interrupt, which it ends with a receipt.
 
+    What we were started to ignore, as under nohup or in the background of a script, stays ignored.
+
     Args:
         forward_to: the session's pid, once there is one.
 
@@ -128,7 +131,8 @@ def _forward(forward_to: list[int]) -> Mapping[signal.Signals, _Handler]:
         for child in forward_to:
             os.kill(child, signal.SIGINT)
 
-    return {number: signal.signal(number, forward) for number in _FORWARDED}
+    heard = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+    return {number: signal.signal(number, forward) for number in heard}
 
 
 def _wait(child: int) -> None:

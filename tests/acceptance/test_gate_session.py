@@ -978,10 +978,14 @@ def test_so_do_those_that_come_after_its_last_word(number: signal.Signals) -> No
     assert (watcher.returncode, errors) == (0, "")
 
 
-def _start_and_wait_for_test(project: Project) -> subprocess.Popen[str]:
-    project.tests(second="import time; time.sleep(60); " + PROVES)
+def _start_and_wait_for_test(
+    project: Project, body: str = "import time; time.sleep(60)", *, ignored: str = ""
+) -> subprocess.Popen[str]:
+    """A gate in its second test, started to ignore signals as a shell names them."""
+    project.tests(second=f"{body}; {PROVES}")
+    starts = ["/bin/sh", "-c", f"trap '' {ignored}; exec \"$@\"", "sh"] if ignored else []
     process = subprocess.Popen(
-        project.command("--gate=1"),
+        [*starts, *project.command("--gate=1")],
         cwd=project.directory,
         env=project.environment(),
         text=True,
@@ -1001,6 +1005,31 @@ def test_a_request_to_stop_ends_with_a_receipt(project: Project, number: signal.
     process = _start_and_wait_for_test(project)
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
+    assert process.returncode == 23, output
+    assert "gate 1: NOT_PROVEN: pytest ended with exit status 2 (interrupted)" in output
+    assert (project.attempt() / "receipt.json").exists()
+
+
+WAITS = """exec("import pathlib, time\\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)")"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+def test_a_request_to_stop_that_a_session_was_started_to_ignore_is_ignored(
+    project: Project, number: signal.Signals
+) -> None:
+    """As nohup does with SIGHUP, and a script's shell with SIGINT and SIGQUIT in its background."""
+    process = _start_and_wait_for_test(project, WAITS, ignored=number.name.removeprefix("SIG"))
+    process.send_signal(number)
+    time.sleep(0.5)
+    (project.directory / "go").touch()
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, output + errors
+
+
+def test_a_session_in_the_background_of_a_script_can_be_stopped(project: Project) -> None:
+    process = _start_and_wait_for_test(project, ignored="INT QUIT")
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=30)
     assert process.returncode == 23, output
     assert "gate 1: NOT_PROVEN: pytest ended with exit status 2 (interrupted)" in output
     assert (project.attempt() / "receipt.json").exists()

@@ -50,16 +50,26 @@ def ask(
 
 
 UNLISTED = """
-import importlib.metadata, pathlib, sys
+import csv, importlib.metadata, importlib.util, pathlib, sys, sysconfig
+def origin(name):
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    return spec and spec.origin
+def listed(place):
+    for found in importlib.metadata.distributions(path=[str(place)]):
+        rows = csv.reader((found.read_text("RECORD") or "").splitlines())
+        yield from (place / row[0] for row in rows if len(row) > 1 and row[1])
 def unlisted():
-    found = []
-    for place in dict.fromkeys(sys.path):
-        records = [each.read_text("RECORD") or "" for each in importlib.metadata.distributions(path=[place])]
-        listed = {line.partition(",")[0] for record in records for line in record.splitlines()}
-        found += [str(file) for file in sorted(pathlib.Path(place).glob("*.pth")) if file.name not in listed]
-    return found
+    places = [pathlib.Path(place) for place in dict.fromkeys(sys.path)]
+    started = [pathlib.Path(found) for name in ("sitecustomize", "usercustomize") if (found := origin(name))]
+    started += [file for place in places for file in sorted(place.glob("*.pth"))]
+    known = {file for place in places for file in listed(place)}
+    system = pathlib.Path(sysconfig.get_path("stdlib"))
+    return [str(file) for file in started if file not in known and file.parent != system]
 """
-"""Of a program that is asked: the start files that no RECORD lists, which rule ``start-files-known`` refuses."""
+"""Of a program that is asked: the start files that rule ``start-files-known`` refuses, no RECORD listing a digest."""
 
 _OF_VIRTUALENV = "_virtualenv.pth"
 

@@ -31,6 +31,7 @@ from pytest_laguna.evidence.schemas import Identity
 from pytest_laguna.identity import source
 from pytest_laguna.identity.engine import HARNESS, PROGRAM, describe_engine, look_at_engine
 from pytest_laguna.identity.source import IdentityError
+from pytest_laguna.machine.interpreter import UNLISTED, ask
 from tests.runner import runner
 
 CANDIDATE = "laguna_kv"
@@ -237,6 +238,34 @@ def test_another_engine_is_told(
     [(found, reason)] = judge(describe(engine, tmp_path / "ask")).items()
     assert found == rule
     assert words in reason
+
+
+@pytest.mark.parametrize("change", [change for change, rule, _ in REFUSED if rule == "start-files-known"])
+def test_the_doctor_names_the_start_file_that_would_be_refused(
+    engine: Path, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    change(engine)
+    [reason] = judge(describe(engine, tmp_path / "ask")).values()
+    [told] = unlisted(engine)
+    assert reason.startswith(f"{told}: Python runs it when it starts")
+
+
+def test_the_doctor_names_none_that_would_be_taken(engine: Path, tmp_path: Path) -> None:
+    """One that a RECORD lists, and one beside the standard library, where an operating system lays its own."""
+    standard = engine / "standard"
+    standard.mkdir()
+    hook = f"import sys, sysconfig; at = {str(standard)!r}; sysconfig.get_path = lambda _: at; sys.path.append(at)\n"
+    install_hook(engine, hook)
+    (standard / "hook.pth").write_text("")
+    assert (judge(describe(engine, tmp_path / "ask")), unlisted(engine)) == ({}, [])
+
+
+def unlisted(engine: Path) -> list[str]:
+    """What the doctor tells of an engine's start files."""
+    program = f"{UNLISTED}import json; print(json.dumps(unlisted()))"
+    done = ask(engine / "bin" / "python", program, deadline_seconds=60.0)
+    told: list[str] = json.loads(done.stdout)
+    return told
 
 
 def git(tree: Path, *arguments: str) -> str:

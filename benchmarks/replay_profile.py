@@ -13,8 +13,9 @@ that class. The ways:
 
 All three are timed by the same clock around the whole replay and one wait for the device after it, which the profile
 makes itself. A ratio is the median over rounds of one way over ``stock`` of the same round. ``ratio_on_off`` is the
-larger of both arms' for the profile, and ``ratio_seam_stock`` for the seam. ``clock_ns`` is what one reading of the
-clock takes from Python; the profile reads it in C, once a segment and two to four times a view preparation. Needs the
+larger of both arms' for the profile, and ``ratio_seam_stock`` for the seam. ``clock_ns`` is what one reading of
+Python's clock takes; the profile reads it five times, and its own in C, once a segment and two to four times a view
+preparation; ``has_counter`` is whether that is the processor's counter. Needs the
 lane's extra and a checkout.
 """
 
@@ -87,6 +88,7 @@ def run(processes: int, lane: Lane, width: int) -> dict[str, Any]:
         "ratio_on_off": max(ratios["profile"].values()),
         "ratio_seam_stock": max(ratios["seam"].values()),
         "clock_ns": _clock_ns(),
+        "has_counter": _has_counter(),
     }
 
 
@@ -97,6 +99,12 @@ def _clock_ns() -> float:
     for _ in range(readings):
         now()
     return (now() - begin) / readings
+
+
+def _has_counter() -> bool:
+    from pytest_laguna.engine.replay_clock import has_counter  # noqa: PLC0415 - compiled, with the lane's extra
+
+    return has_counter()
 
 
 class Measuring:

@@ -3,7 +3,11 @@
  * The clock of the replay profile: read after each segment of a replay, and where vLLM's attention evaluates its view
  * expression. In Python each reading, and each frame that stands around one, costs what a replay's host time shows.
  *
- * While a timed method runs, the ViewClock stands in for its cache argument. vLLM's method asks it for
+ * Where the kernel keeps CLOCK_MONOTONIC by the processor's time stamp counter, the counter itself is read: asking the
+ * kernel's library takes twice as long, and several times where its code and its pages have left the caches, as they
+ * have by the next segment. Ticks become nanoseconds by the replay's own readings of both clocks, before and after it.
+ *
+ * While a timed method runs, the ReplayClock stands in for its cache argument. vLLM's method asks it for
  * cache.transpose(1, 2).split(...) and then applies its canonicalisation to both views; each of these is handed to what
  * it belongs to, the cache tensor or the candidate's seam, so the expression is evaluated once, in its place. A forward
  * that was seen to canonicalise just these two views is handed its own transposed cache from then on: its second
@@ -16,6 +20,10 @@
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
+
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
 
 enum { MOST_ARGUMENTS = 16 };
 
@@ -38,7 +46,37 @@ now_ns(void)
     return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-/* ---- ViewClock ---------------------------------------------------------------------------------------------- */
+#if defined(__x86_64__)
+enum { HAS_COUNTER = 1 };
+
+/* Not before what precedes it has come by its operands: the processor would read ahead (Intel SDM, RDTSC). */
+static inline long long
+read_counter(void)
+{
+    _mm_lfence();
+    return (long long)__rdtsc();
+}
+#else
+enum { HAS_COUNTER = 0 };
+
+static inline long long
+read_counter(void)
+{
+    return 0;
+}
+#endif
+
+/* Ticks between two readings that count as one moment: some microseconds, which a replay's milliseconds do not show. A
+ * reading of the kernel's clock takes a few hundred. */
+enum { TOGETHER = 4096, MOST_TRIES = 16 };
+
+/* Both clocks at one moment. */
+typedef struct {
+    long long ticks;
+    long long nanoseconds;
+} Moment;
+
+/* ---- ReplayClock ---------------------------------------------------------------------------------------------- */
 
 /* What METH_FASTCALL | METH_KEYWORDS stands for. */
 typedef PyObject *(*AnyArguments)(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);
@@ -64,28 +102,67 @@ typedef struct {
     int canonical_times;
     char is_regular;       /* whether that method is; see Timed */
     char recording;
-    long long begin;
+    char has_counter;      /* ticks are those of the counter, and else nanoseconds */
+    Moment started;
+    long long begin;       /* in ticks, as all of these */
     long long end;
-    long long calls[2];    /* by FORWARD and UPDATE */
-    long long nanoseconds[2];
+    long long ticks[2];    /* by FORWARD and UPDATE */
+    long long calls[2];
     long long incumbent_calls;
     long long persistent_calls;
-} ViewClock;
+    PyObject *readings;    /* bytes: int64, in ticks; NULL where no segments were run */
+} ReplayClock;
+
+static inline long long
+read_clock(const ReplayClock *self)
+{
+    return self->has_counter ? read_counter() : now_ns();
+}
+
+/* Read both clocks together, and again where the host took the processor away in between. Returns 0, or -1 with an
+ * exception. */
+static int
+read_both(const ReplayClock *self, Moment *moment)
+{
+    if (!self->has_counter) {
+        moment->ticks = moment->nanoseconds = now_ns();
+        return 0;
+    }
+    for (int tries = 0; tries < MOST_TRIES; tries++) {
+        long long before = read_counter();
+        moment->nanoseconds = now_ns();
+        long long between = read_counter() - before;
+        moment->ticks = before + between / 2;
+        if (between >= 0 && between < TOGETHER) {
+            return 0;
+        }
+    }
+    PyErr_Format(PyExc_RuntimeError, "the counter and CLOCK_MONOTONIC: expected both read within %d ticks, seen more "
+                 "%d times", (int)TOGETHER, (int)MOST_TRIES);
+    return -1;
+}
 
 static PyObject *
 clock_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"tensor", NULL};
+    static char *names[] = {"tensor", "has_counter", NULL};
     PyTypeObject *tensor;
+    int has_counter;
     ModuleState *state = PyType_GetModuleState(type);
-    if (state == NULL || !PyArg_ParseTupleAndKeywords(args, keywords, "O!:ViewClock", names, &PyType_Type, &tensor)) {
+    if (state == NULL || !PyArg_ParseTupleAndKeywords(args, keywords, "O!p:ReplayClock", names, &PyType_Type, &tensor,
+                                                      &has_counter)) {
         return NULL;
     }
-    ViewClock *self = (ViewClock *)type->tp_alloc(type, 0);
+    if (has_counter && !HAS_COUNTER) {
+        PyErr_SetString(PyExc_ValueError, "ReplayClock: expected no counter on this processor");
+        return NULL;
+    }
+    ReplayClock *self = (ReplayClock *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;
     }
     self->tensor = (PyTypeObject *)Py_NewRef(tensor);
+    self->has_counter = (char)has_counter;
     for (int i = 0; i < NAMES; i++) {
         self->names[i] = Py_NewRef(state->names[i]);
     }
@@ -93,7 +170,7 @@ clock_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 }
 
 static int
-clock_traverse(ViewClock *self, visitproc visit, void *arg)
+clock_traverse(ReplayClock *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->tensor);
@@ -106,7 +183,7 @@ clock_traverse(ViewClock *self, visitproc visit, void *arg)
 }
 
 static int
-clock_clear(ViewClock *self)
+clock_clear(ReplayClock *self)
 {
     Py_CLEAR(self->transposed);
     Py_CLEAR(self->views);
@@ -114,12 +191,13 @@ clock_clear(ViewClock *self)
 }
 
 static void
-clock_dealloc(ViewClock *self)
+clock_dealloc(ReplayClock *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     (void)clock_clear(self);
     Py_CLEAR(self->tensor);
+    Py_CLEAR(self->readings);
     for (int i = 0; i < NAMES; i++) {
         Py_CLEAR(self->names[i]);
         Py_CLEAR(self->found[i].type);
@@ -129,26 +207,108 @@ clock_dealloc(ViewClock *self)
 }
 
 static PyObject *
-clock_start(ViewClock *self, PyObject *Py_UNUSED(ignored))
+clock_start(ReplayClock *self, PyObject *Py_UNUSED(ignored))
 {
     memset(self->calls, 0, sizeof self->calls);
-    memset(self->nanoseconds, 0, sizeof self->nanoseconds);
+    memset(self->ticks, 0, sizeof self->ticks);
     self->incumbent_calls = self->persistent_calls = 0;
+    Py_CLEAR(self->readings);
     self->recording = 1;
+    if (read_both(self, &self->started) < 0) {
+        return NULL;
+    }
     Py_RETURN_NONE;
 }
 
-static PyObject *
-clock_stop(ViewClock *self, PyObject *Py_UNUSED(ignored))
+/* Nanoseconds of a tick since the clock was started. Returns it, or -1 with an exception. */
+static double
+tick_ns(const ReplayClock *self)
 {
+    if (!self->recording) {
+        PyErr_SetString(PyExc_RuntimeError, "stop: expected a clock that was started");
+        return -1;
+    }
+    if (!self->has_counter) {
+        return 1;
+    }
+    Moment stopped;
+    if (read_both(self, &stopped) < 0) {
+        return -1;
+    }
+    long long ticks = stopped.ticks - self->started.ticks;
+    if (ticks <= 0) {
+        PyErr_Format(PyExc_RuntimeError, "stop: expected a counter that rises, seen %lld ticks since the start", ticks);
+        return -1;
+    }
+    return (double)(stopped.nanoseconds - self->started.nanoseconds) / (double)ticks;
+}
+
+static long long
+nearest(double positive)
+{
+    return (long long)(positive + 0.5);
+}
+
+static PyObject *
+clock_stop(ReplayClock *self, PyObject *Py_UNUSED(ignored))
+{
+    double tick = tick_ns(self);
+    if (tick < 0) {
+        return NULL;
+    }
     self->recording = 0;
-    return Py_BuildValue("LLLLLL", self->calls[FORWARD], self->nanoseconds[FORWARD], self->calls[UPDATE],
-                         self->nanoseconds[UPDATE], self->incumbent_calls, self->persistent_calls);
+    PyObject *readings = self->readings == NULL ? PyBytes_FromStringAndSize(NULL, 0) : self->readings;
+    self->readings = NULL;
+    if (readings == NULL) {
+        return NULL;
+    }
+    int64_t *reading = (int64_t *)PyBytes_AS_STRING(readings); /* where Python's allocator puts it, it is aligned */
+    for (Py_ssize_t left = PyBytes_GET_SIZE(readings); left > 0; left -= (Py_ssize_t)sizeof *reading, reading++) {
+        *reading = nearest((double)(*reading - self->started.ticks) * tick);
+    }
+    return Py_BuildValue("(LLLLLL)N", self->calls[FORWARD], nearest((double)self->ticks[FORWARD] * tick),
+                         self->calls[UPDATE], nearest((double)self->ticks[UPDATE] * tick), self->incumbent_calls,
+                         self->persistent_calls, readings);
+}
+
+/* Call each segment of a replay, and read the clock after it: one ends where the next begins. None is called where they
+ * are not those that were captured. */
+static PyObject *
+clock_run_segments(ReplayClock *self, PyObject *const *args, Py_ssize_t given)
+{
+    if (given != 2 || !PyTuple_CheckExact(args[0]) || !PyList_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "run_segments: expected the captured segments as a tuple, then all as a list");
+        return NULL;
+    }
+    PyTupleObject *captured = (PyTupleObject *)args[0];
+    Py_ssize_t count = Py_SIZE(captured);
+    for (Py_ssize_t i = 0; i < count || i < PyList_GET_SIZE(args[1]); i++) {
+        if (i >= count || i >= PyList_GET_SIZE(args[1]) || captured->ob_item[i] != PyList_GET_ITEM(args[1], i)) {
+            Py_RETURN_FALSE;
+        }
+    }
+    PyObject *readings = PyBytes_FromStringAndSize(NULL, (count + 1) * (Py_ssize_t)sizeof(int64_t));
+    if (readings == NULL) {
+        return NULL;
+    }
+    int64_t *reading = (int64_t *)PyBytes_AS_STRING(readings);
+    *reading = read_clock(self);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *returned = PyObject_CallNoArgs(captured->ob_item[i]);
+        if (returned == NULL) {
+            Py_DECREF(readings);
+            return NULL;
+        }
+        Py_DECREF(returned);
+        *++reading = read_clock(self);
+    }
+    Py_XSETREF(self->readings, readings);
+    Py_RETURN_TRUE;
 }
 
 /* Keep an object's method where every object of its type has the same for ever. Returns 0, or -1 with an exception. */
 static int
-find(ViewClock *self, int name, PyTypeObject *type)
+find(ReplayClock *self, int name, PyTypeObject *type)
 {
     if (!PyType_HasFeature(type, Py_TPFLAGS_IMMUTABLETYPE) || type->tp_dictoffset != 0
         || type->tp_getattro != PyObject_GenericGetAttr) {
@@ -192,7 +352,7 @@ call_method(PyObject *object, PyObject *name, PyObject *const *args, Py_ssize_t 
  * The interpreter keeps what it has found where a method is called. The clock does so for types that cannot change,
  * which are the candidate's; a tensor's is searched anew. */
 static PyObject *
-ask(ViewClock *self, int name, PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
+ask(ReplayClock *self, int name, PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
 {
     if (object == NULL) {
         PyErr_Format(PyExc_RuntimeError, "%U: expected the view expression within a timed method, seen outside of it",
@@ -213,9 +373,9 @@ ask(ViewClock *self, int name, PyObject *object, PyObject *const *args, Py_ssize
 }
 
 static PyObject *
-clock_transpose(ViewClock *self, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
+clock_transpose(ReplayClock *self, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
 {
-    self->begin = now_ns();
+    self->begin = read_clock(self);
     self->transposed_times++;
     PyObject *transposed = ask(self, TRANSPOSE, self->cache, args, count, keyword_names);
     if (transposed == NULL || self->is_regular) {
@@ -227,21 +387,21 @@ clock_transpose(ViewClock *self, PyObject *const *args, Py_ssize_t count, PyObje
 
 /* What is counted and timed is one preparation, from begin to end. */
 static void
-prepared(ViewClock *self)
+prepared(ReplayClock *self)
 {
-    self->nanoseconds[self->method] += self->end - self->begin;
+    self->ticks[self->method] += self->end - self->begin;
     self->calls[self->method]++;
     self->incumbent_calls += PyObject_TypeCheck(self->cache, self->tensor);
 }
 
 static PyObject *
-clock_split(ViewClock *self, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
+clock_split(ReplayClock *self, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
 {
     PyObject *transposed = self->transposed; /* ours: what it answers may ask for another */
     self->transposed = NULL;
     PyObject *views = ask(self, SPLIT, transposed, args, count, keyword_names);
     if (views != NULL && self->method == UPDATE) {
-        self->end = now_ns();
+        self->end = read_clock(self);
         prepared(self);
     } else if (views != NULL && PyTuple_CheckExact(views) && PyTuple_GET_SIZE(views) == 2) {
         Py_XSETREF(self->views, Py_NewRef(views));
@@ -254,7 +414,10 @@ clock_split(ViewClock *self, PyObject *const *args, Py_ssize_t count, PyObject *
 static PyMethodDef clock_methods[] = {
     {"start", (PyCFunction)clock_start, METH_NOARGS, PyDoc_STR("Begin with nothing counted.")},
     {"stop", (PyCFunction)clock_stop, METH_NOARGS,
-     PyDoc_STR("Calls and nanoseconds of the forward, of the update; then incumbent and persistent calls.")},
+     PyDoc_STR("Calls and nanoseconds of the forward, of the update, incumbent and persistent calls; and the segments' "
+               "readings, as int64 nanoseconds since the start.")},
+    {"run_segments", (PyCFunction)(void (*)(void))clock_run_segments, METH_FASTCALL,
+     PyDoc_STR("Call each, with a reading before the first and after each; False where they are not those captured.")},
     {"transpose", (PyCFunction)(void (*)(void))clock_transpose, METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("The clock itself, after the cache has been asked; what the cache answers, in a regular forward.")},
     {"split", (PyCFunction)(void (*)(void))clock_split, METH_FASTCALL | METH_KEYWORDS,
@@ -273,8 +436,8 @@ static PyType_Slot clock_slots[] = {
 };
 
 static PyType_Spec clock_spec = {
-    .name = "pytest_laguna.engine._replay_clock.ViewClock",
-    .basicsize = sizeof(ViewClock),
+    .name = "pytest_laguna.engine._replay_clock.ReplayClock",
+    .basicsize = sizeof(ReplayClock),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = clock_slots,
 };
@@ -287,7 +450,7 @@ static PyType_Spec clock_spec = {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    ViewClock *clock;
+    ReplayClock *clock;
     PyObject *callable;
     Py_ssize_t position; /* of the cache among a method's arguments, self included */
     int kind;
@@ -296,7 +459,7 @@ typedef struct {
 
 /* A forward has ended that reached its views; the preparation of a regular one is counted now. */
 static void
-settle(Timed *self, ViewClock *clock)
+settle(Timed *self, ReplayClock *clock)
 {
     int as_before = clock->transposed_times == 1 && clock->canonical_times == 2;
     int own = clock->is_regular || (clock->views != NULL && clock->uncanonical == 0);
@@ -310,7 +473,7 @@ settle(Timed *self, ViewClock *clock)
 static PyObject *
 run_method(Timed *self, PyObject *const *args, size_t count, PyObject *keyword_names)
 {
-    ViewClock *clock = self->clock;
+    ReplayClock *clock = self->clock;
     PyObject *all[MOST_ARGUMENTS];
     Py_ssize_t positional = PyVectorcall_NARGS(count);
     Py_ssize_t given = positional + (keyword_names == NULL ? 0 : PyTuple_GET_SIZE(keyword_names));
@@ -343,15 +506,15 @@ run_method(Timed *self, PyObject *const *args, size_t count, PyObject *keyword_n
 static PyObject *
 run_canonical(Timed *self, PyObject *const *args, size_t count, PyObject *keyword_names)
 {
-    ViewClock *clock = self->clock;
+    ReplayClock *clock = self->clock;
     int left = clock->uncanonical;
     int own = left > 0 && PyVectorcall_NARGS(count) == 1 && args[0] == PyTuple_GET_ITEM(clock->views, 2 - left);
     PyObject *view = PyObject_Vectorcall(self->callable, args, count, keyword_names);
     clock->canonical_times += view != NULL;
     if (view != NULL && clock->is_regular && clock->canonical_times == 2) {
-        clock->end = now_ns();
+        clock->end = read_clock(clock);
     } else if (view != NULL && own && --clock->uncanonical == 0) {
-        clock->end = now_ns();
+        clock->end = read_clock(clock);
         prepared(clock);
     }
     return view;
@@ -376,7 +539,7 @@ require_clock(PyTypeObject *type, PyObject *clock)
 {
     ModuleState *state = PyType_GetModuleState(type);
     if (state == NULL || Py_TYPE(clock) != state->clock_type) {
-        PyErr_Format(PyExc_TypeError, "%s: expected a ViewClock, seen %s", type->tp_name, Py_TYPE(clock)->tp_name);
+        PyErr_Format(PyExc_TypeError, "%s: expected a ReplayClock, seen %s", type->tp_name, Py_TYPE(clock)->tp_name);
         return -1;
     }
     return 0;
@@ -408,7 +571,7 @@ timed_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
         return NULL;
     }
     self->vectorcall = timed_call;
-    self->clock = (ViewClock *)Py_NewRef(clock);
+    self->clock = (ReplayClock *)Py_NewRef(clock);
     self->callable = Py_NewRef(callable);
     self->kind = kind;
     self->position = position;
@@ -449,7 +612,7 @@ static PyMemberDef timed_members[] = {
 };
 
 static PyType_Slot timed_slots[] = {
-    {Py_tp_doc, (void *)PyDoc_STR("Stands in the place of a callable, and has a ViewClock time what it is part of.")},
+    {Py_tp_doc, (void *)PyDoc_STR("Stands in the place of a callable, and has a ReplayClock time what it is part of.")},
     {Py_tp_new, timed_new},
     {Py_tp_call, PyVectorcall_Call},
     {Py_tp_descr_get, timed_get},
@@ -473,7 +636,7 @@ static PyType_Spec timed_spec = {
  * alone uses has left the processor's caches when it is used again. */
 typedef struct {
     PyObject_HEAD
-    ViewClock *clock;
+    ReplayClock *clock;
     PyObject *contract;
 } TimedContract;
 
@@ -481,11 +644,11 @@ typedef struct {
 static PyObject *
 ask_contract(TimedContract *self, int method, PyObject *source)
 {
-    ViewClock *clock = self->clock;
-    long long begin = now_ns();
+    ReplayClock *clock = self->clock;
+    long long begin = read_clock(clock);
     PyObject *handed = ask(clock, method, self->contract, &source, 1, NULL);
     if (handed != NULL && clock->recording) {
-        clock->nanoseconds[method] += now_ns() - begin;
+        clock->ticks[method] += read_clock(clock) - begin;
         clock->persistent_calls++;
     }
     return handed;
@@ -524,7 +687,7 @@ timed_contract_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
     if (self == NULL) {
         return NULL;
     }
-    self->clock = (ViewClock *)Py_NewRef(clock);
+    self->clock = (ReplayClock *)Py_NewRef(clock);
     self->contract = Py_NewRef(contract);
     return (PyObject *)self;
 }
@@ -569,7 +732,7 @@ static PyGetSetDef timed_contract_getters[] = {
 };
 
 static PyType_Slot timed_contract_slots[] = {
-    {Py_tp_doc, (void *)PyDoc_STR("A layer's contract, timed by a ViewClock when it is asked for its seam.")},
+    {Py_tp_doc, (void *)PyDoc_STR("A layer's contract, timed by a ReplayClock when it is asked for its seam.")},
     {Py_tp_new, timed_contract_new},
     {Py_tp_traverse, timed_contract_traverse},
     {Py_tp_dealloc, timed_contract_dealloc},
@@ -585,35 +748,6 @@ static PyType_Spec timed_contract_spec = {
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = timed_contract_slots,
 };
-
-/* ---- Segments ----------------------------------------------------------------------------------------------- */
-
-/* Call each segment, and read the clock after it: one ends where the next begins. */
-static PyObject *
-run_segments(PyObject *Py_UNUSED(module), PyObject *segments)
-{
-    if (!PyTuple_CheckExact(segments)) {
-        PyErr_SetString(PyExc_TypeError, "run_segments: expected a tuple of callables");
-        return NULL;
-    }
-    Py_ssize_t count = PyTuple_GET_SIZE(segments);
-    PyObject *readings = PyBytes_FromStringAndSize(NULL, (count + 1) * (Py_ssize_t)sizeof(int64_t));
-    if (readings == NULL) {
-        return NULL;
-    }
-    int64_t *reading = (int64_t *)PyBytes_AS_STRING(readings); /* where Python's allocator puts it, it is aligned */
-    *reading = now_ns();
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *returned = PyObject_CallNoArgs(PyTuple_GET_ITEM(segments, i));
-        if (returned == NULL) {
-            Py_DECREF(readings);
-            return NULL;
-        }
-        Py_DECREF(returned);
-        *++reading = now_ns();
-    }
-    return readings;
-}
 
 /* ---- Module ------------------------------------------------------------------------------------------------- */
 
@@ -681,12 +815,6 @@ module_free(void *module)
     (void)module_clear(module);
 }
 
-static PyMethodDef module_methods[] = {
-    {"run_segments", run_segments, METH_O,
-     PyDoc_STR("Call each of a tuple of callables; the clock before the first and after each, as int64 nanoseconds.")},
-    {NULL, NULL, 0, NULL},
-};
-
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
     {0, NULL},
@@ -697,7 +825,6 @@ static struct PyModuleDef module_definition = {
     .m_name = "pytest_laguna.engine._replay_clock",
     .m_doc = PyDoc_STR("The clock of the replay profile."),
     .m_size = sizeof(ModuleState),
-    .m_methods = module_methods,
     .m_slots = module_slots,
     .m_traverse = module_traverse,
     .m_clear = module_clear,

@@ -1,26 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The replay profile's compiled clock; where it was not compiled, what to do about it."""
 
+import platform
+from pathlib import Path
+
 try:
-    from ._replay_clock import (
-        CANONICAL,
-        FORWARD,
-        UPDATE,
-        Timed,
-        TimedContract,
-        ViewClock,
-        run_segments,
-    )
+    from ._replay_clock import CANONICAL, FORWARD, UPDATE, ReplayClock, Timed, TimedContract
 except ImportError as error:
     message = f"pytest_laguna.engine._replay_clock: expected it compiled ({error}); install with a C compiler"
     raise ImportError(message) from error
 
-__all__ = [
-    "CANONICAL",
-    "FORWARD",
-    "UPDATE",
-    "Timed",
-    "TimedContract",
-    "ViewClock",
-    "run_segments",
-]
+__all__ = ["CANONICAL", "FORWARD", "UPDATE", "ReplayClock", "Timed", "TimedContract", "has_counter"]
+
+CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+
+
+def has_counter(clock_source: Path = CLOCK_SOURCE) -> bool:
+    """Whether the processor's time stamp counter may be read in place of the kernel's monotonic clock.
+
+    The kernel keeps its clock by that counter only while it finds it constant, never at rest and the same on all
+    processors, and takes another source where it does not (Linux, arch/x86/kernel/tsc.c, ``mark_tsc_unstable``).
+    A source that cannot be read is another one.
+    """
+    try:
+        return platform.machine() == "x86_64" and clock_source.read_text().strip() == "tsc"
+    except OSError:
+        return False

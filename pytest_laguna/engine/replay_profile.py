@@ -9,7 +9,7 @@ import operator
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 import torch
 
@@ -17,13 +17,12 @@ from pytest_laguna.evidence import files
 from pytest_laguna.evidence.replay_profile import ReplayProfile, ReplaySample, SegmentKind, ViewPreparation
 
 from .profile_directory import ProfileDirectory, ProfileError
-from .replay_clock import run_segments
-from .view_preparation import TimingSeam, ViewCounts
+from .view_preparation import Stopped, TimingSeam, ViewCounts
 
 Replay = Callable[[], object]
 
 NANOSECONDS = struct.Struct("=q")
-"""A reading of the clock, as ``run_segments`` gives it."""
+"""A reading of the segments' clock."""
 
 
 class Batch(Protocol):
@@ -78,8 +77,9 @@ class ReplayProfiler:
         self._synchronize = synchronizer()
         self._started = False
         self._hooks = contextlib.ExitStack()
-        self._taken: list[_Taken] = []
-        self._stamps = b""
+        # The clock readings of each replay, which become a sample when there is time for it, after the last.
+        self._taken: list[tuple[int, int, int, int | None, Stopped]] = []
+        self._ran = False
         self._offloader_ns: int | None = None
         self.samples = samples
         self.sha256: str | None = None
@@ -116,22 +116,26 @@ class ReplayProfiler:
 
     def replay(self, replay: Replay) -> object:
         """One replay, timed. What is not part of it lies before the first clock reading or after the last."""
-        self._require_segments()
-        self._stamps, self._offloader_ns = b"", None
+        self._ran, self._offloader_ns = False, None
         self._seam.start()
         begin = time.perf_counter_ns()
         returned = replay()
         submitted = time.perf_counter_ns()
         self._synchronize()
         done = time.perf_counter_ns()
-        self._take(begin, submitted, done, self._seam.stop())
-        if self.taken == self.samples:
+        stopped = self._seam.stop()
+        if not self._ran:
+            self._refuse(f"vLLM's replay to run {len(self._kinds)} segments", "none timed")
+        self._taken.append((begin, submitted, done, self._offloader_ns, stopped))
+        if len(self._taken) == self.samples:
             self._finish()
         return returned
 
     def loop(self) -> None:
         """The loop of vLLM's replay, with a clock reading after each segment: one ends where the next begins."""
-        self._stamps = run_segments(self._segments)
+        self._ran = self._seam.clock.run_segments(self._segments, self._batch.segments)
+        if not self._ran:
+            self._refuse_segments()
 
     def wait_for_offloader(self, wait: Replay) -> None:
         """The wait for offloaded weights, timed."""
@@ -139,21 +143,13 @@ class ReplayProfiler:
         wait()
         self._offloader_ns = time.perf_counter_ns() - begin
 
-    def _require_segments(self) -> None:
+    def _refuse_segments(self) -> NoReturn:
         """A replay runs what was captured, segment for segment."""
         now = self._batch.segments
-        if tuple(now) == self._segments:
-            return
         if len(now) != len(self._segments):
             self._refuse(f"{len(self._segments)} segments, as captured", f"{len(now)}")
-        other = list(map(operator.eq, now, self._segments)).index(False)
+        other = list(map(operator.is_, now, self._segments)).index(False)
         self._refuse("the segments that were captured", f"another segment {other}")
-
-    def _take(self, begin: int, submitted: int, done: int, views: ViewCounts) -> None:
-        readings = len(self._stamps) // NANOSECONDS.size
-        if readings != len(self._kinds) + 1:
-            self._refuse(f"vLLM's replay to run {len(self._kinds)} segments", f"{max(0, readings - 1)} timed")
-        self._taken.append(_Taken(begin, submitted, done, self._stamps, self._offloader_ns, views))
 
     def _finish(self) -> None:
         """Restore the plain path for ever, write, and say so."""
@@ -164,7 +160,7 @@ class ReplayProfiler:
             world_size=world_size,
             descriptor=self._batch.descriptor,
             kinds=self._kinds,
-            samples=[taken.sample() for taken in self._taken],
+            samples=[_sample(*taken) for taken in self._taken],
         )
         self.sha256 = self._directory.write(files.canonical_json(profile.canonical()))
         self._then()
@@ -174,31 +170,21 @@ class ReplayProfiler:
         raise ProfileError(message)
 
 
-class _Taken(NamedTuple):
-    """The clock readings of one replay, which become a sample when there is time for it, after the last."""
-
-    begin: int
-    submitted: int
-    done: int
-    stamps: bytes
-    offloader_ns: int | None
-    views: ViewCounts
-
-    def sample(self) -> ReplaySample:
-        stamps = [stamp for (stamp,) in NANOSECONDS.iter_unpack(self.stamps)]
-        return ReplaySample(
-            segment_ns=[end - start for start, end in itertools.pairwise(stamps)],
-            loop_ns=stamps[-1] - stamps[0],
-            # Upstream has these steps in debug mode only, and there without a place to time them from outside.
-            debug_guard_ns=None,
-            signature_collect_ns=None,
-            signature_compare_ns=None,
-            offloader_sync_ns=self.offloader_ns,
-            host_ns=self.submitted - self.begin,
-            synchronize_ns=self.done - self.submitted,
-            whole_ns=self.done - self.begin,
-            views=ViewPreparation(**self.views._asdict()),
-        )
+def _sample(begin: int, submitted: int, done: int, offloader_ns: int | None, stopped: Stopped) -> ReplaySample:
+    readings = [reading for (reading,) in NANOSECONDS.iter_unpack(stopped[1])]
+    return ReplaySample(
+        segment_ns=[end - start for start, end in itertools.pairwise(readings)],
+        loop_ns=readings[-1] - readings[0],
+        # Upstream has these steps in debug mode only, and there without a place to time them from outside.
+        debug_guard_ns=None,
+        signature_collect_ns=None,
+        signature_compare_ns=None,
+        offloader_sync_ns=offloader_ns,
+        host_ns=submitted - begin,
+        synchronize_ns=done - submitted,
+        whole_ns=done - begin,
+        views=ViewPreparation(**ViewCounts.of(stopped)._asdict()),
+    )
 
 
 def synchronizer() -> Callable[[], None]:

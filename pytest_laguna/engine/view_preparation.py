@@ -12,12 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
 
 from .profile_directory import ProfileError
-from .replay_clock import CANONICAL, FORWARD, UPDATE, Timed, TimedContract, ViewClock
+from .replay_clock import CANONICAL, FORWARD, UPDATE, ReplayClock, Timed, TimedContract, has_counter
+
+Stopped: TypeAlias = tuple[tuple[int, int, int, int, int, int], bytes, tuple[int, int], tuple[int, int]]
+"""What is known when the seam is stopped: what the clock counted, its readings of the segments (int64 nanoseconds since
+the start), and the candidate's hits and builds before and after. It becomes a sample when there is time for it."""
 
 
 class ViewCounts(NamedTuple):
@@ -32,9 +36,19 @@ class ViewCounts(NamedTuple):
     persistent_hits: int
     persistent_builds: int
 
+    @classmethod
+    def of(cls, stopped: Stopped) -> Self:
+        """What there was between ``start`` and ``stop``."""
+        timed, _readings, (hits_before, builds_before), (hits, builds) = stopped
+        return cls(*timed, hits - hits_before, builds - builds_before)
+
 
 class TimingSeam:
-    """Times and counts from ``start`` to ``stop``; nothing of it is left after ``remove``."""
+    """Times and counts from ``start`` to ``stop``; nothing of it is left after ``remove``.
+
+    Attributes:
+        clock: what it times with, which times the segments as well.
+    """
 
     def __init__(self, attention: type[Any], canonical: tuple[ModuleType, str], states: Sequence[Any]) -> None:
         """Change nothing yet.
@@ -44,7 +58,7 @@ class TimingSeam:
             canonical: the module and the name by which its forward finds what it applies to both views.
             states: the candidate's ``ViewState`` of each target layer; empty in the control.
         """
-        self._clock = ViewClock(torch.Tensor)
+        self.clock = ReplayClock(torch.Tensor, has_counter())
         module, name = canonical
         # The last is where the method has its cache, counted with self.
         self._places: tuple[tuple[Any, str, int, int], ...] = (
@@ -69,10 +83,10 @@ class TimingSeam:
                 raise ProfileError(f"{state.owner}: expected its views built when its graph was captured, seen none")
         self._found = [(place, name, vars(place)[name]) for place, name, *_ in self._places]
         for (place, name, found), (*_, kind, position) in zip(self._found, self._places, strict=True):
-            setattr(place, name, Timed(self._clock, found, kind, position))
+            setattr(place, name, Timed(self.clock, found, kind, position))
         self._contract_kinds = {type(state.contract) for state in self._states}
         for state in self._states:
-            state.contract = TimedContract(self._clock, state.contract)
+            state.contract = TimedContract(self.clock, state.contract)
 
     def remove(self) -> None:
         """Leave everything as it was found."""
@@ -87,19 +101,19 @@ class TimingSeam:
     def start(self) -> None:
         """Begin with nothing counted."""
         self._before = self._counted()
-        self._clock.start()
+        self.clock.start()
 
-    def stop(self) -> ViewCounts:
+    def stop(self) -> Stopped:
         """What there was since ``start``."""
-        timed = self._clock.stop()
-        hits, builds = self._counted()
-        hits_before, builds_before = self._before
-        return ViewCounts(*timed, hits - hits_before, builds - builds_before)
+        timed, readings = self.clock.stop()
+        return timed, readings, self._before, self._counted()
 
     def _counted(self) -> tuple[int, int]:
         """All hits and builds of this process up to now: the candidate's own counters.
 
         Its totals and not each layer's: those of 48 layers take as long to read as several of their preparations.
         """
+        if not self._states:
+            return 0, 0
         hits = sum(kind.all_hits() for kind in self._contract_kinds)
         return hits, sum(kind.all_builds for kind in self._state_kinds)

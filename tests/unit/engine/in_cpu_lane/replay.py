@@ -252,7 +252,7 @@ def test_a_replay_that_runs_no_segment_is_refused(engine: Engine, root: Path) ->
     profile = profiler(engine, root)
     profile.start(lambda: None)
     engine.entry.capture.replay = lambda: None
-    with pytest.raises(ProfileError, match="expected vLLM's replay to run 3 segments, seen 0 timed"):
+    with pytest.raises(ProfileError, match="expected vLLM's replay to run 3 segments, seen none timed"):
         engine.run()
 
 

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import gc
+import platform
 import sys
 import time
 import types
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +22,9 @@ from laguna_kv.errors import ContractError
 from laguna_kv.settings import Validator
 from laguna_kv.state import ViewState
 from pytest_laguna.engine.profile_directory import ProfileError
-from pytest_laguna.engine.replay_clock import UPDATE, Timed, TimedContract, ViewClock, run_segments
+from pytest_laguna.engine.replay_clock import UPDATE, ReplayClock, Timed, TimedContract, has_counter
 from pytest_laguna.engine.replay_profile import NANOSECONDS
-from pytest_laguna.engine.view_preparation import TimingSeam
+from pytest_laguna.engine.view_preparation import TimingSeam, ViewCounts
 
 HEAD_SIZE = 16
 CANONICAL = (sys.modules[__name__], "canonical")
@@ -74,6 +76,14 @@ CACHE = torch.zeros(3, 2, 8, 2 * HEAD_SIZE).transpose(1, 2).contiguous().transpo
 OUTPUT = torch.zeros(1)
 
 
+COUNTERS = sorted({False, has_counter()})
+"""Whether a clock reads the processor's counter: both, where the kernel's clock is kept by it."""
+
+
+def stopped(timing: TimingSeam) -> ViewCounts:
+    return ViewCounts.of(timing.stop())
+
+
 def attend(implementation: Attention) -> None:
     assert implementation.forward(None, None, None, None, CACHE, object(), output=OUTPUT) is OUTPUT
 
@@ -105,7 +115,7 @@ def test_the_control_evaluates_the_incumbent_expression_inside_the_times(seam: C
     for _ in range(3):
         attend(control)
     update(control)
-    views = timing.stop()
+    views = stopped(timing)
     assert (views.forward_calls, views.update_calls, views.incumbent_calls) == (3, 1, 4)
     assert (views.persistent_calls, views.persistent_hits, views.persistent_builds) == (0, 0, 0)
     assert views.forward_ns > 0
@@ -128,7 +138,7 @@ def test_the_candidate_answers_with_its_persistent_views(validator: Validator, s
         for _ in range(3):
             attend(candidate)
         update(candidate)
-        views = timing.stop()
+        views = stopped(timing)
         assert (views.forward_calls, views.update_calls, views.incumbent_calls) == (3, 1, 0)
         assert (views.persistent_calls, views.persistent_hits, views.persistent_builds) == (4, 4, 0)
     assert len({id(key) for key, _ in candidate.handed}) == 1
@@ -165,7 +175,7 @@ def test_the_contracts_check_is_in_the_candidates_time(seam: Callable[..., Timin
     timing.start()
     attend(candidate)
     update(candidate)
-    views = timing.stop()
+    views = stopped(timing)
     assert views.forward_ns > 2_000_000
     assert views.update_ns > 3_000_000
 
@@ -185,7 +195,7 @@ def test_the_contracts_method_is_looked_up_in_the_candidates_time(seam: Callable
     timing = seam(candidate)
     timing.start()
     attend(candidate)
-    views = timing.stop()
+    views = stopped(timing)
     assert (views.persistent_calls, views.forward_calls) == (1, 1)
     assert views.forward_ns > 2_000_000
 
@@ -204,7 +214,7 @@ def test_a_view_that_is_slow_to_make_is_in_the_controls_time(
         timing.start()
         attend(control)
         timing.remove()
-    assert timing.stop().forward_ns > 4_000_000
+    assert stopped(timing).forward_ns > 4_000_000
 
 
 def test_what_comes_between_is_neither_timed_nor_counted(seam: Callable[..., TimingSeam]) -> None:
@@ -213,11 +223,11 @@ def test_what_comes_between_is_neither_timed_nor_counted(seam: Callable[..., Tim
     attend(candidate)
     timing.start()
     attend(candidate)
-    first = timing.stop()
+    first = stopped(timing)
     attend(candidate)
     attend(control)
     timing.start()
-    second = timing.stop()
+    second = stopped(timing)
     assert (first.forward_calls, first.persistent_calls, first.persistent_hits) == (1, 1, 1)
     assert not any(second)
 
@@ -232,7 +242,7 @@ def test_a_state_that_was_built_meanwhile_is_a_build_and_no_timed_call(
     candidate.views.invalidate()
     candidate.views.build(CACHE, HEAD_SIZE)
     attend(candidate)
-    views = timing.stop()
+    views = stopped(timing)
     assert (views.forward_calls, views.persistent_calls, views.persistent_builds) == (1, 0, 1)
 
 
@@ -281,7 +291,7 @@ def test_the_expression_is_evaluated_once(seam: Callable[..., TimingSeam]) -> No
     timing, control = seam(), Attention()
     timing.start()
     control.do_kv_cache_update(None, None, None, CACHE.as_subclass(Counted), None)
-    assert (Counted.transposed, timing.stop().incumbent_calls) == (1, 1)
+    assert (Counted.transposed, stopped(timing).incumbent_calls) == (1, 1)
 
 
 def test_what_fails_within_leaves_nothing_and_is_not_counted(
@@ -304,12 +314,12 @@ def test_what_fails_within_leaves_nothing_and_is_not_counted(
         with pytest.raises(AttributeError, match="split"):
             control.do_kv_cache_update(None, None, None, without_split, None)
         timing.remove()
-    views = timing.stop()
+    views = stopped(timing)
     assert (views.forward_calls, views.forward_ns, views.update_calls, views.incumbent_calls) == (0, 0, 0, 0)
     timing.install()
     timing.start()
     attend(control)
-    assert timing.stop().forward_calls == 1, "a method that failed has left the clock to the next"
+    assert stopped(timing).forward_calls == 1, "a method that failed has left the clock to the next"
 
 
 def test_a_contract_that_refuses_is_no_answer(seam: Callable[..., TimingSeam]) -> None:
@@ -318,7 +328,7 @@ def test_a_contract_that_refuses_is_no_answer(seam: Callable[..., TimingSeam]) -
     timing.start()
     with pytest.raises(ContractError, match=r"source\.identity"):
         candidate.forward(None, None, None, None, CACHE.clone(), object(), output=OUTPUT)
-    views = timing.stop()
+    views = stopped(timing)
     assert (views.persistent_calls, views.forward_calls, views.forward_ns) == (0, 0, 0)
 
 
@@ -330,11 +340,11 @@ def test_a_forward_that_does_not_canonicalise_has_no_time(seam: Callable[..., Ti
     timing, control = seam(), Bare()
     timing.start()
     control.forward(None, None, None, None, CACHE, None, output=OUTPUT)
-    assert timing.stop().forward_calls == 0
+    assert stopped(timing).forward_calls == 0
     timing.start()
     canonical(CACHE)
     canonical(CACHE)
-    assert timing.stop().forward_calls == 0, "canonicalised outside of a timed method"
+    assert stopped(timing).forward_calls == 0, "canonicalised outside of a timed method"
 
 
 def test_only_the_forwards_own_views_end_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +364,7 @@ def test_only_the_forwards_own_views_end_its_time(monkeypatch: pytest.MonkeyPatc
         for order in orders:
             timing.start()
             Other().forward(None, None, None, None, CACHE, order, output=OUTPUT)
-            calls.append(timing.stop().forward_calls)
+            calls.append(stopped(timing).forward_calls)
         timing.remove()
         return calls
 
@@ -393,7 +403,7 @@ def test_a_forward_that_asks_twice_for_its_views_has_one_time_only_if_it_canonic
         Twice.times = times
         timing.start()
         Twice().forward(None, None, None, None, CACHE, None, output=OUTPUT)
-        calls.append(timing.stop().forward_calls)
+        calls.append(stopped(timing).forward_calls)
     timing.remove()
     assert calls == [1, 1, 1, 1, 0, 1]
 
@@ -417,9 +427,9 @@ def test_a_regular_forward_is_handed_its_own_transposed_cache(monkeypatch: pytes
     timing.start()
     for _ in range(3):
         Regular().forward(None, None, None, None, CACHE, None, output=OUTPUT)
-    views = timing.stop()
+    views = stopped(timing)
     timing.remove()
-    assert handed == [ViewClock, torch.Tensor, torch.Tensor]
+    assert handed == [ReplayClock, torch.Tensor, torch.Tensor]
     assert (views.forward_calls, views.incumbent_calls) == (3, 3)
     assert views.forward_ns > 0
 
@@ -435,7 +445,7 @@ def test_a_split_that_asks_for_another_transpose_keeps_what_it_is_of() -> None:
             gc.collect()
             return held == sys.getrefcount(self)
 
-    clock = ViewClock(Again)
+    clock = ReplayClock(Again, False)
     clock.start()
     assert Timed(clock, lambda cache: cache.transpose(1, 2).split(1), UPDATE)(Again()) is True
 
@@ -474,16 +484,16 @@ def test_a_timed_method_within_another_is_refused() -> None:
         def update(self, cache: Any) -> None:
             self.update(cache)
 
-    clock = ViewClock(torch.Tensor)
+    clock = ReplayClock(torch.Tensor, False)
     Nested.update = Timed(clock, Nested.update, UPDATE, 1)  # type: ignore[method-assign]
     clock.start()
     with pytest.raises(RuntimeError, match="expected no timed method within another"):
         Nested().update(CACHE)
-    assert clock.stop() == (0, 0, 0, 0, 0, 0)
+    assert clock.stop() == ((0, 0, 0, 0, 0, 0), b"")
 
 
 def test_the_clock_answers_within_a_timed_method_only() -> None:
-    clock = ViewClock(torch.Tensor)
+    clock = ReplayClock(torch.Tensor, False)
     with pytest.raises(RuntimeError, match="transpose: expected the view expression within a timed method"):
         clock.transpose(1, 2)
     with pytest.raises(RuntimeError, match="split: expected the view expression within a timed method"):
@@ -503,7 +513,7 @@ def test_the_clock_asks_each_cache_for_the_method_of_its_own_type() -> None:
         def split(self, *_: Any) -> str:
             return self.name
 
-    clock = ViewClock(torch.Tensor)
+    clock = ReplayClock(torch.Tensor, False)
     timed = Timed(clock, lambda cache: cache.transpose(1, 2).split(HEAD_SIZE, dim=-1), UPDATE)
     by_position = Timed(clock, lambda cache: cache.transpose(1, 2).split(HEAD_SIZE), UPDATE)
     clock.start()
@@ -530,12 +540,12 @@ def test_the_clock_hands_on_every_argument() -> None:
         split = transpose
 
     seen: list[Any] = []
-    clock = ViewClock(Cache)
+    clock = ReplayClock(Cache, False)
     timed = Timed(clock, lambda cache: cache.transpose(1, b=2).split(3, dim=-1), UPDATE)
     clock.start()
     timed(Cache())
     assert seen == [((1,), {"b": 2}), ((3,), {"dim": -1})]
-    assert clock.stop()[2] == 1
+    assert clock.stop()[0][2] == 1
     clock.start()
     with pytest.raises(TypeError, match="transpose: expected fewer than 16 arguments, seen 16"):
         Timed(clock, lambda cache: cache.transpose(*range(16)), UPDATE)(Cache())
@@ -544,14 +554,14 @@ def test_the_clock_hands_on_every_argument() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((object(), canonical, UPDATE), TypeError, "expected a ViewClock"),
-        ((Timed(ViewClock(int), canonical, UPDATE), canonical, UPDATE), TypeError, "expected a ViewClock"),
-        ((ViewClock(int), 1, UPDATE), ValueError, "expected a callable"),
-        ((ViewClock(int), canonical, -1), ValueError, "expected a callable, what it is"),
-        ((ViewClock(int), canonical, 3), ValueError, "expected a callable, what it is"),
-        ((ViewClock(int), canonical, UPDATE, -1), ValueError, "and where a method has its cache"),
-        ((ViewClock(int), canonical, UPDATE, 16), ValueError, "and where a method has its cache"),
-        ((ViewClock(int), canonical), TypeError, "at least 3 arguments"),
+        ((object(), canonical, UPDATE), TypeError, "expected a ReplayClock"),
+        ((Timed(ReplayClock(int, False), canonical, UPDATE), canonical, UPDATE), TypeError, "expected a ReplayClock"),
+        ((ReplayClock(int, False), 1, UPDATE), ValueError, "expected a callable"),
+        ((ReplayClock(int, False), canonical, -1), ValueError, "expected a callable, what it is"),
+        ((ReplayClock(int, False), canonical, 3), ValueError, "expected a callable, what it is"),
+        ((ReplayClock(int, False), canonical, UPDATE, -1), ValueError, "and where a method has its cache"),
+        ((ReplayClock(int, False), canonical, UPDATE, 16), ValueError, "and where a method has its cache"),
+        ((ReplayClock(int, False), canonical), TypeError, "at least 3 arguments"),
     ],
 )
 def test_a_timed_callable_of_nothing_is_refused(
@@ -562,14 +572,14 @@ def test_a_timed_callable_of_nothing_is_refused(
     with pytest.raises(TypeError, match="no keyword arguments"):
         Timed(*arguments, name=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
-        ViewClock(1)  # type: ignore[arg-type]
+        ReplayClock(1, False)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("validator", Validator)
 def test_a_timed_contract_is_its_contract_to_all_that_ask_it(validator: Validator) -> None:
     contract = Candidate(validator).views.contract
     assert contract is not None
-    timed = TimedContract(ViewClock(torch.Tensor), contract)
+    timed = TimedContract(ReplayClock(torch.Tensor, False), contract)
     before = contract.all_hits()
     assert (timed.forward(CACHE), timed.update(CACHE)) == (contract.canonical, contract.raw)
     assert (timed.contract, timed.raw, timed.canonical) == (contract, contract.raw, contract.canonical)
@@ -581,9 +591,9 @@ def test_a_timed_contract_is_its_contract_to_all_that_ask_it(validator: Validato
 @pytest.mark.parametrize(
     ("arguments", "named", "message"),
     [
-        ((object(), None), {}, "TimedContract: expected a ViewClock, seen object"),
-        ((ViewClock(int),), {}, "2 arguments"),
-        ((ViewClock(int), None), {"name": 1}, "no keyword arguments"),
+        ((object(), None), {}, "TimedContract: expected a ReplayClock, seen object"),
+        ((ReplayClock(int, False),), {}, "2 arguments"),
+        ((ReplayClock(int, False), None), {"name": 1}, "no keyword arguments"),
     ],
 )
 def test_a_timed_contract_of_nothing_is_refused(
@@ -598,7 +608,7 @@ def test_nothing_is_kept_alive() -> None:
         def update(self, cache: Any) -> Any:
             return cache.transpose(1, 2).split(HEAD_SIZE, dim=-1)
 
-    layer, clock = Layer(), ViewClock(torch.Tensor)
+    layer, clock = Layer(), ReplayClock(torch.Tensor, False)
     Layer.update = Timed(clock, Layer.update, UPDATE, 1)  # type: ignore[method-assign]
     cache = CACHE.clone()
     clock.start()
@@ -612,15 +622,75 @@ def test_nothing_is_kept_alive() -> None:
     assert gone() is None
 
 
-def test_segments_are_run_in_order_with_a_reading_after_each() -> None:
+def readings(clock: ReplayClock) -> list[int]:
+    return [reading for (reading,) in NANOSECONDS.iter_unpack(clock.stop()[1])]
+
+
+@pytest.mark.parametrize("counter", COUNTERS)
+def test_segments_are_run_in_order_with_a_reading_after_each(counter: bool) -> None:
     ran: list[int] = []
+    clock = ReplayClock(torch.Tensor, counter)
+    segments: list[Callable[[], object]] = [lambda: ran.append(1), lambda: time.sleep(0.02), lambda: ran.append(2)]
     before = time.perf_counter_ns()
-    readings = run_segments((lambda: ran.append(1), lambda: time.sleep(0.002), lambda: ran.append(2)))
+    clock.start()
+    assert clock.run_segments(tuple(segments), segments)
+    first, second, third, last = readings(clock)
+    whole = time.perf_counter_ns() - before
     assert ran == [1, 2]
-    stamps = [stamp for (stamp,) in NANOSECONDS.iter_unpack(readings)]
-    assert len(stamps) == 4
-    assert before <= stamps[0] <= stamps[1] <= stamps[2] - 2_000_000 < stamps[3] <= time.perf_counter_ns()
-    assert len(run_segments(())) == NANOSECONDS.size
+    # The counter's nanoseconds are those of the replay's own two readings of both clocks.
+    assert 0 <= first <= second < third <= last <= whole * 1.001
+    assert third - second >= 20_000_000 * 0.999
+    clock.start()
+    assert clock.run_segments((), [])
+    assert len(readings(clock)) == 1
+
+
+def test_segments_that_were_not_captured_are_not_run() -> None:
+    ran: list[int] = []
+    first, second = (lambda: ran.append(1)), (lambda: ran.append(2))
+    clock = ReplayClock(torch.Tensor, False)
+    clock.start()
+    for others in ([first], [first, second, first], [second, first], [first, first], []):
+        assert not clock.run_segments((first, second), list(others))
+    assert not clock.run_segments((), [first])
+    assert (ran, clock.stop()[1]) == ([], b"")
+
+
+def test_readings_are_those_of_the_last_start() -> None:
+    clock = ReplayClock(torch.Tensor, False)
+    clock.start()
+    clock.run_segments((), [])
+    clock.start()
+    assert clock.stop()[1] == b""
+    with pytest.raises(RuntimeError, match="stop: expected a clock that was started"):
+        clock.stop()
+
+
+@pytest.mark.parametrize("counter", COUNTERS)
+def test_preparations_are_timed_in_nanoseconds(counter: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(tensor: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.01)
+        return tensor
+
+    monkeypatch.setattr(*CANONICAL, slow)
+    timing = TimingSeam(Attention, CANONICAL, [])
+    timing.clock = ReplayClock(torch.Tensor, counter)
+    timing.install()
+    before = time.perf_counter_ns()
+    timing.start()
+    attend(Attention())
+    views = stopped(timing)
+    whole = time.perf_counter_ns() - before
+    timing.remove()
+    assert 20_000_000 * 0.999 <= views.forward_ns <= whole * 1.001
+
+
+def test_the_counter_is_read_where_the_kernel_keeps_its_clock_by_it(tmp_path: Path) -> None:
+    source = tmp_path / "current_clocksource"
+    assert not has_counter(source), "unreadable"
+    for name, kept in (("tsc", platform.machine() == "x86_64"), ("kvm-clock", False), ("hpet", False), ("", False)):
+        source.write_text(f"{name}\n")
+        assert has_counter(source) == kept
 
 
 def test_a_segment_that_fails_ends_the_run() -> None:
@@ -629,10 +699,16 @@ def test_a_segment_that_fails_ends_the_run() -> None:
     def fail() -> None:
         raise ValueError("no kernel")
 
+    def first() -> None:
+        ran.append(1)
+
+    clock = ReplayClock(torch.Tensor, False)
+    clock.start()
     with pytest.raises(ValueError, match="no kernel"):
-        run_segments((lambda: ran.append(1), fail, lambda: ran.append(2)))
-    assert ran == [1]
-    with pytest.raises(TypeError, match="expected a tuple of callables"):
-        run_segments([fail])  # type: ignore[arg-type]
+        clock.run_segments((first, fail, first), [first, fail, first])
+    assert (ran, clock.stop()[1]) == ([1], b"")
+    for wrong in (([fail], [fail]), ((fail,), (fail,)), ((fail,),)):
+        with pytest.raises(TypeError, match="expected the captured segments as a tuple, then all as a list"):
+            clock.run_segments(*wrong)
     with pytest.raises(TypeError, match="not callable"):
-        run_segments((1,))  # type: ignore[arg-type]
+        clock.run_segments((1,), [1])  # type: ignore[arg-type, list-item]

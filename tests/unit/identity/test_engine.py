@@ -254,8 +254,8 @@ def test_the_doctor_names_none_that_would_be_taken(engine: Path, tmp_path: Path)
     """One that a RECORD lists, and one beside the standard library, where an operating system lays its own."""
     standard = engine / "standard"
     standard.mkdir()
-    hook = f"import sys, sysconfig; at = {str(standard)!r}; sysconfig.get_path = lambda _: at; sys.path.append(at)\n"
-    install_hook(engine, hook)
+    at = repr(str(standard))
+    install_hook(engine, f"import sys, sysconfig; sysconfig.get_path = lambda _: {at}; sys.path.append({at})\n")
     (standard / "hook.pth").write_text("")
     assert (judge(describe(engine, tmp_path / "ask")), unlisted(engine)) == ({}, [])
 

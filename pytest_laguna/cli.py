@@ -29,7 +29,7 @@ from pytest_laguna.identity import freezing
 from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.own_analysis import OwnAnalysis, own_analysis, read_attempted
 from pytest_laguna.planning import cards_needed
-from pytest_laguna.report.collected import NO_ATTEMPT, collected_junit
+from pytest_laguna.report.collected import collected_junit
 from pytest_laguna.report.trace import trace
 from pytest_laguna.verdict import USAGE_EXIT_CODE, NotProvenError, UnusableEvidenceError, Verdict, worst
 from pytest_laguna.verification import GateReport, hold_to, verify_attempt, verify_root
@@ -152,7 +152,7 @@ class _RefusedError(Exception):
 
 
 def _verify(sealed_root: Path, expected: Sequence[str], junit: Path | None, *, as_json: bool) -> tuple[str, int]:
-    """What is printed, and the exit code: the worst verdict's, and NOT_PROVEN's when there is no attempt at all.
+    """What is printed, and the exit code: the worst verdict's.
 
     Raises:
         _RefusedError: the root cannot be read, or the report not written, or would lie in the root.
@@ -164,7 +164,7 @@ def _verify(sealed_root: Path, expected: Sequence[str], junit: Path | None, *, a
         _write(junit, _unchanged(sealed_root, lambda: collected_junit(sealed_root, reports)))
     if as_json:
         return json.dumps({"gates": [report.to_json() for report in reports]}, indent=2) + "\n", code
-    return _told(sealed_root, reports), code
+    return _table(reports), code
 
 
 def _verified_root(sealed_root: Path, out: Path | None) -> list[GateReport]:
@@ -173,12 +173,24 @@ def _verified_root(sealed_root: Path, out: Path | None) -> list[GateReport]:
         _require_new(out, sealed_root)
     where = repr(str(sealed_root))
     try:
-        return verify_root(sealed_root)
+        return _of_the_root(sealed_root, verify_root(sealed_root))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise _RefusedError(f"{where}: not a directory; expected a sealed root") from error
+        meant = _sealed_root_near(sealed_root) or "a sealed root"
+        raise _RefusedError(f"{where}: not a directory; expected {meant}") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise _RefusedError(f"{where}: cannot be read ({reason}); expected a sealed root") from error
+
+
+def _of_the_root(place: Path, reports: list[GateReport]) -> list[GateReport]:
+    """The reports, or the one that says that there is no attempt, or which sealed root was meant."""
+    if any(report.gate for report in reports):
+        return reports
+    if meant := _sealed_root_near(place):
+        told = f"{place}: not itself a sealed root; name {meant}"
+        return [GateReport("-", "-", 0, 0, worst(report.verdict for report in reports), told)]
+    nothing = GateReport("-", "-", 0, 0, Verdict.NOT_PROVEN, f"{place}: holds no attempt; expected a sealed root")
+    return reports or [nothing]
 
 
 def _report(sealed_root: Path, out: Path) -> tuple[str, int]:
@@ -192,7 +204,7 @@ def _report(sealed_root: Path, out: Path) -> tuple[str, int]:
     reports = _verified_root(sealed_root, out)
     _write(out, _unchanged(sealed_root, lambda: report_document(sealed_root, reports)))
     code = worst(report.verdict for report in reports).exit_code
-    return f"{_told(sealed_root, reports)}{printable(str(out))}: open it in any browser; it needs nothing else\n", code
+    return f"{_table(reports)}{printable(str(out))}: open it in any browser; it needs nothing else\n", code
 
 
 def _unchanged(sealed_root: Path, content: Callable[[], bytes]) -> bytes:
@@ -366,22 +378,17 @@ def _xpu_needs(settings: LaneSettings | None, project: Path) -> XpuNeeds:
     return XpuNeeds(settings=settings, sealed_root=project / "sealed", project=project, ranks=ranks)
 
 
-def _told(sealed_root: Path, reports: Sequence[GateReport]) -> str:
-    if reports and not any(report.gate for report in reports) and (meant := _sealed_root_near(sealed_root)):
-        verdict = worst(report.verdict for report in reports)
-        return f"{verdict}: {printable(f'{sealed_root}: not itself a sealed root; name {meant}')}\n"
-    return _table(reports) or f"NOT_PROVEN: {printable(str(sealed_root))} {NO_ATTEMPT}\n"
-
-
 def _sealed_root_near(place: Path) -> Path | None:
-    """The sealed root that was meant by a directory inside one, or by the directory that one lies in."""
+    """The sealed root that was meant by what lies inside one, or by the directory that one lies in."""
     here = Path(os.path.abspath(place))  # noqa: PTH100 - a link must stay one
-    levels = ("", "*/", "*/*/", "*/*/*/", "*/*/*/gate[123]/*/")
-    found = itertools.chain.from_iterable(here.glob(f"{below}{ATTEMPT}") for below in levels)
+    inside = (here.glob(f"{below}{ATTEMPT}") for below in ("", "*/", "*/*/", "*/*/*/"))
+    above = (parent.glob(ATTEMPT) for parent in here.parents)
+    found = itertools.chain(*inside, *above, here.glob(f"*/*/*/gate[123]/*/{ATTEMPT}"))
     return next((file.parents[_ROOT_LEVELS] for file in found if _in_a_root(file.parent)), None)
 
 
 def _table(reports: Sequence[GateReport]) -> str:
+    """A row for each gate; what is said of no gate names its place itself."""
     rows = [
         (
             printable(report.campaign),
@@ -392,10 +399,12 @@ def _table(reports: Sequence[GateReport]) -> str:
             printable(report.reason),
         )
         for report in reports
+        if report.gate
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(5)] if rows else []
-    lines = ("  ".join(text.ljust(width) for text, width in zip(row, [*widths, 0], strict=True)) for row in rows)
-    return "".join(f"{line.rstrip()}\n" for line in lines)
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, [*widths, 0], strict=True)) for row in rows]
+    others = [f"{report.verdict}: {printable(report.reason)}" for report in reports if not report.gate]
+    return "".join(f"{line.rstrip()}\n" for line in [*others, *lines])
 
 
 def _print(text: str, code: int) -> int:

@@ -74,7 +74,7 @@ def report_document(sealed_root: Path, reports: Sequence[GateReport]) -> bytes:
         element("p", "Sealed root ", code(name), f", read by pytest-laguna {version}", class_="soft"),
         _told(reports),
         *_chains(reports),
-        *(_attempt(sealed_root, report, drawing) for report in reports),
+        *(_attempt(sealed_root, report, drawing) for report in reports if report.gate),
         _foot(),
     ]
     head = joined([
@@ -94,7 +94,7 @@ def _overall(reports: Sequence[GateReport]) -> Verdict:
 
 
 def _title(reports: Sequence[GateReport]) -> str:
-    campaigns = dict.fromkeys(report.campaign for report in reports)
+    campaigns = dict.fromkeys(report.campaign for report in reports if report.gate)
     return f"Gates of {', '.join(campaigns)}" if campaigns else "No gate"
 
 
@@ -113,9 +113,11 @@ def _told(reports: Sequence[GateReport]) -> Markup:
 
 def _chains(reports: Sequence[GateReport]) -> Iterator[Markup]:
     """The gates of each campaign on each lane, in their order; a gate that did not run is there too."""
-    if not reports:
-        yield element("p", "This root holds no attempt.", class_="notice")
-    for (campaign, lane), group in itertools.groupby(reports, key=lambda report: (report.campaign, report.lane)):
+    for report in reports:
+        if not report.gate:
+            yield element("p", badge(report.verdict), " ", report.reason, class_="notice")
+    gates = filter(lambda report: report.gate, reports)
+    for (campaign, lane), group in itertools.groupby(gates, key=lambda report: (report.campaign, report.lane)):
         found = {report.gate: report for report in group}
         yield element("h2", f"{campaign}, lane {lane}")
         yield element("div", *(_link(found.get(gate), gate) for gate in _gates(found)), class_="chain")

@@ -121,16 +121,39 @@ def test_a_directory_without_a_gate_below_it_proves_nothing(tmp_path: Path, plac
 
 def test_an_empty_root_is_not_proven(tmp_path: Path) -> None:
     done = laguna("verify", tmp_path)
-    assert (done.returncode, done.stdout) == (23, f"NOT_PROVEN: {tmp_path} holds no attempt\n")
+    assert (done.returncode, done.stdout) == (23, f"NOT_PROVEN: {tmp_path}: holds no attempt; expected a sealed root\n")
 
 
-@pytest.mark.parametrize("where", [".", "sealed/demo", "sealed/demo/cpu", "sealed/demo/cpu/gate1"])
+ATTEMPT = "sealed/demo/cpu/gate1/0001"
+
+
+@pytest.mark.parametrize(
+    "where", [".", "sealed/demo", "sealed/demo/cpu", "sealed/demo/cpu/gate1", ATTEMPT, f"{ATTEMPT}/evidence"]
+)
 def test_a_directory_beside_the_root_is_void_and_told_the_root(tmp_path: Path, where: str) -> None:
-    attempt = build(tmp_path)
+    build(tmp_path)
+    reason = f"{tmp_path / where}: not itself a sealed root; name {tmp_path / 'sealed'}"
     done = laguna("verify", tmp_path / where)
-    told = f"VOID: {tmp_path / where}: not itself a sealed root; name {tmp_path / 'sealed'}\n"
-    assert (done.returncode, done.stdout) == (22, told)
-    assert f"name {tmp_path / 'sealed'}\n" in laguna("verify", attempt).stdout
+    assert (done.returncode, done.stdout) == (22, f"VOID: {reason}\n")
+    done = laguna("verify", tmp_path / where, "--json")
+    [told] = json.loads(done.stdout)["gates"]
+    assert (done.returncode, told["verdict"], told["reason"]) == (22, "VOID", reason)
+
+
+def test_a_file_of_a_root_is_refused_and_told_the_root(tmp_path: Path) -> None:
+    receipt = build(tmp_path) / "receipt.json"
+    done = laguna("verify", receipt)
+    assert done.returncode == 4
+    assert f"{str(receipt)!r}: not a directory; expected {tmp_path / 'sealed'}; see" in done.stderr
+
+
+def test_the_root_that_is_told_is_the_innermost(tmp_path: Path) -> None:
+    """Gate 1 keeps its rehearsal's root among its evidence."""
+    evidence = build(tmp_path) / "evidence"
+    evidence.chmod(0o700)
+    build(evidence)
+    assert f"name {evidence / 'sealed'}\n" in laguna("verify", evidence / "sealed" / "demo").stdout
+    assert f"name {tmp_path / 'sealed'}\n" in laguna("verify", evidence).stdout
 
 
 # Receipts that were kept elsewhere

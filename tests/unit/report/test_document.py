@@ -112,7 +112,8 @@ def test_the_same_root_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_an_empty_root_says_so(tmp_path: Path) -> None:
     (tmp_path / "sealed").mkdir()
     content = report(tmp_path / "sealed", tmp_path / "report.html", Verdict.NOT_PROVEN.exit_code)
-    assert "This root holds no attempt." in content
+    assert f"{tmp_path / 'sealed'}: holds no attempt; expected a sealed root" in content
+    assert "<h1>No gate</h1>" in content
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:

@@ -220,55 +220,34 @@ clock_start(ReplayClock *self, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-/* Nanoseconds of a tick since the clock was started. Returns it, or -1 with an exception. */
-static double
-tick_ns(const ReplayClock *self)
-{
-    if (!self->recording) {
-        PyErr_SetString(PyExc_RuntimeError, "stop: expected a clock that was started");
-        return -1;
-    }
-    if (!self->has_counter) {
-        return 1;
-    }
-    Moment stopped;
-    if (read_both(self, &stopped) < 0) {
-        return -1;
-    }
-    long long ticks = stopped.ticks - self->started.ticks;
-    if (ticks <= 0) {
-        PyErr_Format(PyExc_RuntimeError, "stop: expected a counter that rises, seen %lld ticks since the start", ticks);
-        return -1;
-    }
-    return (double)(stopped.nanoseconds - self->started.nanoseconds) / (double)ticks;
-}
-
-static long long
-nearest(double positive)
-{
-    return (long long)(positive + 0.5);
-}
-
 static PyObject *
 clock_stop(ReplayClock *self, PyObject *Py_UNUSED(ignored))
 {
-    double tick = tick_ns(self);
-    if (tick < 0) {
+    Moment stopped;
+    if (!self->recording) {
+        PyErr_SetString(PyExc_RuntimeError, "stop: expected a clock that was started");
+        return NULL;
+    }
+    if (read_both(self, &stopped) < 0) {
+        return NULL;
+    }
+    if (stopped.ticks <= self->started.ticks) {
+        PyErr_Format(PyExc_RuntimeError, "stop: expected a counter that rises, seen %lld after %lld", stopped.ticks,
+                     self->started.ticks);
         return NULL;
     }
     self->recording = 0;
     PyObject *readings = self->readings == NULL ? PyBytes_FromStringAndSize(NULL, 0) : self->readings;
     self->readings = NULL;
-    if (readings == NULL) {
-        return NULL;
-    }
-    int64_t *reading = (int64_t *)PyBytes_AS_STRING(readings); /* where Python's allocator puts it, it is aligned */
-    for (Py_ssize_t left = PyBytes_GET_SIZE(readings); left > 0; left -= (Py_ssize_t)sizeof *reading, reading++) {
-        *reading = nearest((double)(*reading - self->started.ticks) * tick);
-    }
-    return Py_BuildValue("(LLLLLL)N", self->calls[FORWARD], nearest((double)self->ticks[FORWARD] * tick),
-                         self->calls[UPDATE], nearest((double)self->ticks[UPDATE] * tick), self->incumbent_calls,
-                         self->persistent_calls, readings);
+    return Py_BuildValue("((LL)(LL))(LLLLLL)N", self->started.ticks, self->started.nanoseconds, stopped.ticks,
+                         stopped.nanoseconds, self->calls[FORWARD], self->ticks[FORWARD], self->calls[UPDATE],
+                         self->ticks[UPDATE], self->incumbent_calls, self->persistent_calls, readings);
+}
+
+static PyObject *
+clock_read(ReplayClock *self, PyObject *Py_UNUSED(ignored))
+{
+    return PyLong_FromLongLong(read_clock(self));
 }
 
 /* Call each segment of a replay, and read the clock after it: one ends where the next begins. None is called where they
@@ -414,8 +393,9 @@ clock_split(ReplayClock *self, PyObject *const *args, Py_ssize_t count, PyObject
 static PyMethodDef clock_methods[] = {
     {"start", (PyCFunction)clock_start, METH_NOARGS, PyDoc_STR("Begin with nothing counted.")},
     {"stop", (PyCFunction)clock_stop, METH_NOARGS,
-     PyDoc_STR("Calls and nanoseconds of the forward, of the update, incumbent and persistent calls; and the segments' "
-               "readings, as int64 nanoseconds since the start.")},
+     PyDoc_STR("Ticks and nanoseconds at the start and now; calls and ticks of the forward and of the update, incumbent "
+               "and persistent calls; the segments' readings, as int64 ticks.")},
+    {"read", (PyCFunction)clock_read, METH_NOARGS, PyDoc_STR("Ticks.")},
     {"run_segments", (PyCFunction)(void (*)(void))clock_run_segments, METH_FASTCALL,
      PyDoc_STR("Call each, with a reading before the first and after each; False where they are not those captured.")},
     {"transpose", (PyCFunction)(void (*)(void))clock_transpose, METH_FASTCALL | METH_KEYWORDS,

@@ -6,10 +6,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import operator
-import struct
-import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TypeAlias
 
 import torch
 
@@ -17,12 +15,13 @@ from pytest_laguna.evidence import files
 from pytest_laguna.evidence.replay_profile import ReplayProfile, ReplaySample, SegmentKind, ViewPreparation
 
 from .profile_directory import ProfileDirectory, ProfileError
-from .view_preparation import Stopped, TimingSeam, ViewCounts
+from .view_preparation import Clocked, Counted, Stopped, TimingSeam, ViewCounts
 
 Replay = Callable[[], object]
 
-NANOSECONDS = struct.Struct("=q")
-"""A reading of the segments' clock."""
+_Taken: TypeAlias = tuple[tuple[Clocked, Counted, Counted], tuple[int, int] | None, int, int, int]
+"""What is known of a replay: the parts of a ``Stopped``, and readings of its clock: before and after the wait for the
+offloader; at the begin, when all was submitted, and when all was done. They become a sample after the last replay."""
 
 
 class Batch(Protocol):
@@ -74,13 +73,13 @@ class ReplayProfiler:
         self._seam = seam
         self._directory = directory
         self._place = place
+        self._read = seam.clock.read
         self._synchronize = synchronizer()
         self._started = False
         self._hooks = contextlib.ExitStack()
-        # The clock readings of each replay, which become a sample when there is time for it, after the last.
-        self._taken: list[tuple[int, int, int, int | None, Stopped]] = []
+        self._taken: list[_Taken] = []
         self._ran = False
-        self._offloader_ns: int | None = None
+        self._waited: tuple[int, int] | None = None
         self.samples = samples
         self.sha256: str | None = None
 
@@ -116,17 +115,17 @@ class ReplayProfiler:
 
     def replay(self, replay: Replay) -> object:
         """One replay, timed. What is not part of it lies before the first clock reading or after the last."""
-        self._ran, self._offloader_ns = False, None
+        self._ran, self._waited = False, None
         self._seam.start()
-        begin = time.perf_counter_ns()
+        begin = self._read()
         returned = replay()
-        submitted = time.perf_counter_ns()
+        submitted = self._read()
         self._synchronize()
-        done = time.perf_counter_ns()
+        done = self._read()
         stopped = self._seam.stop()
         if not self._ran:
             self._refuse(f"vLLM's replay to run {len(self._kinds)} segments", "none timed")
-        self._taken.append((begin, submitted, done, self._offloader_ns, stopped))
+        self._taken.append((stopped, self._waited, begin, submitted, done))
         if len(self._taken) == self.samples:
             self._finish()
         return returned
@@ -139,9 +138,9 @@ class ReplayProfiler:
 
     def wait_for_offloader(self, wait: Replay) -> None:
         """The wait for offloaded weights, timed."""
-        begin = time.perf_counter_ns()
+        begin = self._read()
         wait()
-        self._offloader_ns = time.perf_counter_ns() - begin
+        self._waited = (begin, self._read())
 
     def _refuse_segments(self) -> NoReturn:
         """A replay runs what was captured, segment for segment."""
@@ -160,7 +159,7 @@ class ReplayProfiler:
             world_size=world_size,
             descriptor=self._batch.descriptor,
             kinds=self._kinds,
-            samples=[_sample(*taken) for taken in self._taken],
+            samples=[_sample(taken) for taken in self._taken],
         )
         self.sha256 = self._directory.write(files.canonical_json(profile.canonical()))
         self._then()
@@ -170,16 +169,19 @@ class ReplayProfiler:
         raise ProfileError(message)
 
 
-def _sample(begin: int, submitted: int, done: int, offloader_ns: int | None, stopped: Stopped) -> ReplaySample:
-    readings = [reading for (reading,) in NANOSECONDS.iter_unpack(stopped[1])]
+def _sample(taken: _Taken) -> ReplaySample:
+    parts, waited, *readings = taken
+    stopped = Stopped(*parts)
+    begin, submitted, done = map(stopped.since_start, readings)
+    stamps = stopped.readings()
     return ReplaySample(
-        segment_ns=[end - start for start, end in itertools.pairwise(readings)],
-        loop_ns=readings[-1] - readings[0],
+        segment_ns=[end - start for start, end in itertools.pairwise(stamps)],
+        loop_ns=stamps[-1] - stamps[0],
         # Upstream has these steps in debug mode only, and there without a place to time them from outside.
         debug_guard_ns=None,
         signature_collect_ns=None,
         signature_compare_ns=None,
-        offloader_sync_ns=offloader_ns,
+        offloader_sync_ns=None if waited is None else stopped.since_start(waited[1]) - stopped.since_start(waited[0]),
         host_ns=submitted - begin,
         synchronize_ns=done - submitted,
         whole_ns=done - begin,

@@ -10,6 +10,7 @@ counted with it. The clock is read in C: in Python that costs more than what it 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, Self, TypeAlias
@@ -19,9 +20,43 @@ import torch
 from .profile_directory import ProfileError
 from .replay_clock import CANONICAL, FORWARD, UPDATE, ReplayClock, Timed, TimedContract, has_counter
 
-Stopped: TypeAlias = tuple[tuple[int, int, int, int, int, int], bytes, tuple[int, int], tuple[int, int]]
-"""What is known when the seam is stopped: what the clock counted, its readings of the segments (int64 nanoseconds since
-the start), and the candidate's hits and builds before and after. It becomes a sample when there is time for it."""
+TICKS = struct.Struct("=q")
+"""A reading of the seam's clock."""
+
+Counted: TypeAlias = tuple[int, int]
+"""The candidate's hits and builds up to some moment."""
+
+Clocked: TypeAlias = tuple[tuple[tuple[int, int], tuple[int, int]], tuple[int, int, int, int, int, int], bytes]
+"""What ``ReplayClock.stop`` gives."""
+
+
+class Stopped(NamedTuple):
+    """What is known when the seam is stopped: of which a sample is made when there is time for it.
+
+    Attributes:
+        clocked: ticks of the seam's clock and nanoseconds of the kernel's, at the start and at the stop; calls and
+            ticks of the forward, of the update, incumbent and persistent calls; the segments' readings in ticks, as in
+            ``TICKS``, empty where none were run.
+        before: hits and builds at the start.
+        after: and at the stop.
+    """
+
+    clocked: Clocked
+    before: Counted
+    after: Counted
+
+    def nanoseconds(self, ticks: int) -> int:
+        """So many ticks in whole nanoseconds; what is longer does not become shorter by it."""
+        (first_ticks, first), (last_ticks, last) = self.clocked[0]
+        return ticks * (last - first) // (last_ticks - first_ticks)
+
+    def readings(self) -> list[int]:
+        """Of the segments, in nanoseconds since the start."""
+        return [self.since_start(reading) for (reading,) in TICKS.iter_unpack(self.clocked[2])]
+
+    def since_start(self, reading: int) -> int:
+        """From the start to a reading, in nanoseconds."""
+        return self.nanoseconds(reading - self.clocked[0][0][0])
 
 
 class ViewCounts(NamedTuple):
@@ -39,8 +74,10 @@ class ViewCounts(NamedTuple):
     @classmethod
     def of(cls, stopped: Stopped) -> Self:
         """What there was between ``start`` and ``stop``."""
-        timed, _readings, (hits_before, builds_before), (hits, builds) = stopped
-        return cls(*timed, hits - hits_before, builds - builds_before)
+        forward, forward_ticks, update, update_ticks, *calls = stopped.clocked[1]
+        candidates = (after - before for before, after in zip(stopped.before, stopped.after, strict=True))
+        times = stopped.nanoseconds(forward_ticks), stopped.nanoseconds(update_ticks)
+        return cls(forward, times[0], update, times[1], *calls, *candidates)
 
 
 class TimingSeam:
@@ -103,10 +140,9 @@ class TimingSeam:
         self._before = self._counted()
         self.clock.start()
 
-    def stop(self) -> Stopped:
-        """What there was since ``start``."""
-        timed, readings = self.clock.stop()
-        return timed, readings, self._before, self._counted()
+    def stop(self) -> tuple[Clocked, Counted, Counted]:
+        """What there was since ``start``, as the parts of a ``Stopped``: to make one takes as long as a preparation."""
+        return self.clock.stop(), self._before, self._counted()
 
     def _counted(self) -> tuple[int, int]:
         """All hits and builds of this process up to now: the candidate's own counters.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import platform
+import struct
 import sys
 import time
 import types
@@ -23,8 +24,7 @@ from laguna_kv.settings import Validator
 from laguna_kv.state import ViewState
 from pytest_laguna.engine.profile_directory import ProfileError
 from pytest_laguna.engine.replay_clock import UPDATE, ReplayClock, Timed, TimedContract, has_counter
-from pytest_laguna.engine.replay_profile import NANOSECONDS
-from pytest_laguna.engine.view_preparation import TimingSeam, ViewCounts
+from pytest_laguna.engine.view_preparation import Stopped, TimingSeam, ViewCounts
 
 HEAD_SIZE = 16
 CANONICAL = (sys.modules[__name__], "canonical")
@@ -81,7 +81,7 @@ COUNTERS = sorted({False, has_counter()})
 
 
 def stopped(timing: TimingSeam) -> ViewCounts:
-    return ViewCounts.of(timing.stop())
+    return ViewCounts.of(Stopped(*timing.stop()))
 
 
 def attend(implementation: Attention) -> None:
@@ -489,7 +489,7 @@ def test_a_timed_method_within_another_is_refused() -> None:
     clock.start()
     with pytest.raises(RuntimeError, match="expected no timed method within another"):
         Nested().update(CACHE)
-    assert clock.stop() == ((0, 0, 0, 0, 0, 0), b"")
+    assert clock.stop()[1:] == ((0, 0, 0, 0, 0, 0), b"")
 
 
 def test_the_clock_answers_within_a_timed_method_only() -> None:
@@ -545,7 +545,7 @@ def test_the_clock_hands_on_every_argument() -> None:
     clock.start()
     timed(Cache())
     assert seen == [((1,), {"b": 2}), ((3,), {"dim": -1})]
-    assert clock.stop()[0][2] == 1
+    assert clock.stop()[1][2] == 1
     clock.start()
     with pytest.raises(TypeError, match="transpose: expected fewer than 16 arguments, seen 16"):
         Timed(clock, lambda cache: cache.transpose(*range(16)), UPDATE)(Cache())
@@ -623,7 +623,7 @@ def test_nothing_is_kept_alive() -> None:
 
 
 def readings(clock: ReplayClock) -> list[int]:
-    return [reading for (reading,) in NANOSECONDS.iter_unpack(clock.stop()[1])]
+    return Stopped(clock.stop(), (0, 0), (0, 0)).readings()
 
 
 @pytest.mark.parametrize("counter", COUNTERS)
@@ -653,7 +653,7 @@ def test_segments_that_were_not_captured_are_not_run() -> None:
     for others in ([first], [first, second, first], [second, first], [first, first], []):
         assert not clock.run_segments((first, second), list(others))
     assert not clock.run_segments((), [first])
-    assert (ran, clock.stop()[1]) == ([], b"")
+    assert (ran, clock.stop()[2]) == ([], b"")
 
 
 def test_readings_are_those_of_the_last_start() -> None:
@@ -661,7 +661,7 @@ def test_readings_are_those_of_the_last_start() -> None:
     clock.start()
     clock.run_segments((), [])
     clock.start()
-    assert clock.stop()[1] == b""
+    assert clock.stop()[2] == b""
     with pytest.raises(RuntimeError, match="stop: expected a clock that was started"):
         clock.stop()
 
@@ -685,6 +685,17 @@ def test_preparations_are_timed_in_nanoseconds(counter: bool, monkeypatch: pytes
     assert 20_000_000 * 0.999 <= views.forward_ns <= whole * 1.001
 
 
+def test_ticks_are_nanoseconds_by_the_readings_of_both_clocks() -> None:
+    started, minute = (7_000_000_001, 123_456), 60 * 10**9
+    moments = (started, (started[0] + 3 * minute, started[1] + minute))
+    readings = struct.pack("=4q", *(started[0] + ticks for ticks in (0, 5, 3 * 10**9, 3 * minute)))
+    stopped = Stopped((moments, (2, 31, 1, 3, 2, 1), readings), (10, 1), (12, 4))
+    assert stopped.readings() == [0, 1, 10**9, minute]
+    assert ViewCounts.of(stopped) == (2, 10, 1, 1, 2, 1, 2, 3)
+    by_nanoseconds = Stopped((((5, 5), (12, 12)), (1, 6, 0, 0, 1, 0), struct.pack("=q", 11)), (0, 0), (0, 0))
+    assert (by_nanoseconds.readings(), ViewCounts.of(by_nanoseconds).forward_ns) == ([6], 6)
+
+
 def test_the_counter_is_read_where_the_kernel_keeps_its_clock_by_it(tmp_path: Path) -> None:
     source = tmp_path / "current_clocksource"
     assert not has_counter(source), "unreadable"
@@ -706,7 +717,7 @@ def test_a_segment_that_fails_ends_the_run() -> None:
     clock.start()
     with pytest.raises(ValueError, match="no kernel"):
         clock.run_segments((first, fail, first), [first, fail, first])
-    assert (ran, clock.stop()[1]) == ([1], b"")
+    assert (ran, clock.stop()[2]) == ([1], b"")
     for wrong in (([fail], [fail]), ((fail,), (fail,)), ((fail,),)):
         with pytest.raises(TypeError, match="expected the captured segments as a tuple, then all as a list"):
             clock.run_segments(*wrong)

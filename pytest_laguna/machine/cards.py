@@ -96,7 +96,7 @@ def select(
     """
     there = _listed(cards)
     if not requested:
-        raise CardError("--cards: expected at least one card, saw none", f"choose of {there}")
+        raise CardError("--cards: expected at least one card, saw none", f"choose of {_choice(cards)}")
     chosen: list[Card] = []
     for entry in requested:
         card = find(cards, entry, "--cards")
@@ -106,7 +106,7 @@ def select(
             left = _listed(inherited)
             raise CardError(f"--cards: {card} is outside the inherited mask, which leaves {left}", f"there are {there}")
         if card.identity in busy:
-            raise CardError(f"--cards: {card} is busy: {busy[card.identity]}", f"wait, or choose of {there}")
+            raise CardError(f"--cards: {card} is busy: {busy[card.identity]}", f"wait, or choose of {_choice(cards)}")
         chosen.append(card)
     return tuple(chosen)
 
@@ -129,8 +129,14 @@ def find(cards: Sequence[Card], entry: str, where: str) -> Card:
     if len(matches) > 1:
         raise CardError(f"{where}: {entry} is ambiguous", f"give more of the identity of {_listed(matches)}")
     if not matches:
-        raise CardError(f"{where}: {entry or 'an empty entry'} is unknown", f"choose of {_listed(cards)}")
+        raise CardError(f"{where}: {entry or 'an empty entry'} is unknown", f"choose of {_choice(cards)}")
     return matches[0]
+
+
+def _choice(cards: Sequence[Card]) -> str:
+    """What a request may name: of process slots there are more than are shown, since they share cores."""
+    others = ", or of higher numbers, slots that share these cores" if cards and cards[0].lane == "cpu" else ""
+    return f"{_listed(cards)}{others}"
 
 
 def _listed(cards: Sequence[Card]) -> str:

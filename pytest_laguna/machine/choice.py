@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pytest_laguna.evidence.card_masks import MASK
 from pytest_laguna.machine import leases
 from pytest_laguna.machine.cards import Card, CardSource, select
 from pytest_laguna.machine.sources import card_source
@@ -27,7 +28,7 @@ def choose(
         LeaseError: the lease directory is not as it should be.
         UnusableEvidenceError: a tool printed what it never should.
     """
-    source = card_source(lane, requested)
+    source = card_source(lane, [*requested, *environment.get(MASK["cpu"], "").split(",")])  # slots that a mask names
     cards = source.discover()
     inherited = source.inherited(cards, environment)
     chosen = select(cards, requested, inherited, {})

@@ -22,7 +22,7 @@ def card_source(lane: str, requested: Sequence[str]) -> CardSource:
 
     Args:
         lane: ``cpu``, ``cuda`` or ``xpu``.
-        requested: the entries of ``--cards``.
+        requested: the entries of ``--cards``, and of the cpu lane's mask.
 
     Raises:
         CardError: there is no such lane.

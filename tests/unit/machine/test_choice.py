@@ -41,6 +41,19 @@ def test_a_card_outside_the_inherited_mask_is_refused(place: Path) -> None:
         choose("cpu", ["72"], {MASK_VARIABLE: "70,71"}, directory=place)
 
 
+def test_a_refusal_names_the_slots_beyond_the_cores_which_can_be_had_too(place: Path) -> None:
+    slots = str(len(os.sched_getaffinity(0)))
+    with pytest.raises(CardError, match=r"none is unknown: choose of 0 = .*, or of higher numbers, slots that share"):
+        choose("cpu", ["none"], {}, directory=place)
+    assert choose("cpu", [slots], {}, directory=place)[1][0].identity == f"cpu-slot-{slots}"
+
+
+def test_a_mask_may_leave_slots_beyond_the_cores(place: Path) -> None:
+    assert choose("cpu", ["70"], {MASK_VARIABLE: "70,900"}, directory=place)[1][0].ordinal == 70
+    with pytest.raises(CardError, match=r"71 = cpu-slot-71 .* is outside the inherited mask, which leaves 900 = "):
+        choose("cpu", ["71"], {MASK_VARIABLE: "900"}, directory=place)
+
+
 def test_a_leased_card_is_busy(place: Path) -> None:
     lease = take(place, "71", "72")
     with pytest.raises(CardError, match=rf"72 = .* is busy: leased, held by process {os.getpid()} since .*0001"):

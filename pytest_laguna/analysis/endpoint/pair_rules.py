@@ -6,9 +6,11 @@ Source: the laboratory's causal gates of the breakable-graph (2026-07-24) and me
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from pytest_laguna.analysis.endpoint.figures import change_percent
+from pytest_laguna.analysis.endpoint.wording import shown
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.evidence.endpoint_analysis import LegFigures, PairFigures
 from pytest_laguna.evidence.endpoint_campaign import EndpointThresholds
@@ -31,14 +33,16 @@ def acceptance_drift(pair: PairFigures, thresholds: EndpointThresholds) -> Findi
     """Rule ``acceptance-drift``: the acceptance rate moves by no more than the bound, in either direction."""
     if abs(pair.acceptance_rate_change) > thresholds.acceptance_drift:
         bound = thresholds.acceptance_drift
-        return Verdict.STOP, f"the acceptance rate moves by {pair.acceptance_rate_change}; expected at most {bound}"
+        seen = shown(pair.acceptance_rate_change, math.copysign(bound, pair.acceptance_rate_change))
+        return Verdict.STOP, f"the acceptance rate moves by {seen}; expected at most {bound}"
     return None
 
 
 def headline(pair: PairFigures, thresholds: EndpointThresholds) -> Finding | None:
     """Rule ``headline``: the candidate's headline is ahead by the frozen gain."""
     if not thresholds.headline.reached(pair.headline_change_percent):
-        return Verdict.STOP, f"the headline gains {pair.headline_change_percent} %; expected {thresholds.headline}"
+        seen = shown(pair.headline_change_percent, thresholds.headline.percent)
+        return Verdict.STOP, f"the headline gains {seen} %; expected {thresholds.headline}"
     return None
 
 
@@ -52,7 +56,7 @@ def rows_won(pair: PairFigures, thresholds: EndpointThresholds) -> Finding | Non
 def paired_median(pair: PairFigures, thresholds: EndpointThresholds) -> Finding | None:
     """Rule ``paired-median``: the median of the rows' changes reaches the frozen gain."""
     if not thresholds.paired_median.reached(pair.median_row_change_percent):
-        seen = pair.median_row_change_percent
+        seen = shown(pair.median_row_change_percent, thresholds.paired_median.percent)
         return Verdict.STOP, f"the median row gains {seen} %; expected {thresholds.paired_median}"
     return None
 
@@ -61,7 +65,8 @@ def cycle_saving(pair: PairFigures, thresholds: EndpointThresholds) -> Finding |
     """Rule ``cycle-saving``: a target cycle takes less time, by the frozen saving at least."""
     if pair.cycle_saving_ms < thresholds.cycle_saving_ms:
         bound = thresholds.cycle_saving_ms
-        return Verdict.STOP, f"a target cycle saves {pair.cycle_saving_ms} ms; expected at least {bound} ms"
+        seen = shown(pair.cycle_saving_ms, bound)
+        return Verdict.STOP, f"a target cycle saves {seen} ms; expected at least {bound} ms"
     return None
 
 
@@ -75,7 +80,8 @@ def control_health(control: LegFigures, record: float, percent: float) -> Findin
     """
     change = change_percent(record, control.headline)
     if abs(change) > percent:
-        return Verdict.STOP, f"the control is {change} % off the record {record}; expected at most {percent} %"
+        seen = shown(change, math.copysign(percent, change))
+        return Verdict.STOP, f"the control is {seen} % off the record {record}; expected at most {percent} %"
     return None
 
 

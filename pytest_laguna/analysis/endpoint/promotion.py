@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_laguna.analysis.endpoint.wording import shown, shown_apart
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.evidence.endpoint_analysis import Disposition, Promotion
 from pytest_laguna.evidence.endpoint_campaign import EndpointThresholds
@@ -43,23 +44,24 @@ def weigh(
 def lower_start_wins(promotion: Promotion) -> Finding | None:
     """Rule ``lower-start-wins``: the slower candidate start is faster than the slower control start."""
     if promotion.value <= promotion.lowest_control:
-        bar = promotion.lowest_control
-        return Verdict.STOP, f"the lower candidate start is {promotion.value}; expected more than the control's {bar}"
+        seen, bar = shown_apart(promotion.value, promotion.lowest_control)
+        return Verdict.STOP, f"the lower candidate start is {seen}; expected more than the control's {bar}"
     return None
 
 
 def above_record(promotion: Promotion) -> Finding | None:
     """Rule ``above-record``: the lower candidate start is strictly above the approved record."""
     if promotion.value <= promotion.record:
-        bar = promotion.record
-        return Verdict.STOP, f"the lower candidate start is {promotion.value}; expected strictly more than {bar}"
+        seen = shown(promotion.value, promotion.record)
+        return Verdict.STOP, f"the lower candidate start is {seen}; expected strictly more than {promotion.record}"
     return None
 
 
 def above_practical_floor(promotion: Promotion, floor: float) -> Finding | None:
     """Rule ``above-practical-floor``: it is strictly above the floor too, where the campaign has one."""
     if promotion.value <= floor:
-        return Verdict.STOP, f"the lower candidate start is {promotion.value}; expected strictly more than {floor}"
+        seen = shown(promotion.value, floor)
+        return Verdict.STOP, f"the lower candidate start is {seen}; expected strictly more than {floor}"
     return None
 
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pytest_laguna.analysis.endpoint.figures import block_contrast, start_stdev
+from pytest_laguna.analysis.endpoint.wording import shown
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.statistics import (
     Interval,
@@ -78,7 +79,8 @@ def interval_superior(figures: RepetitionFigures) -> Finding | None:
     """Rule ``interval-superior``: the interval of the gain lies above the margin, and the sign-flip test agrees."""
     if figures.conclusion is Conclusion.SUPERIOR:
         return None
-    seen = f"{figures.low_percent} % to {figures.high_percent} %, sign-flip p {figures.sign_flip_p}"
+    low, high = (shown(end, figures.margin_percent) for end in (figures.low_percent, figures.high_percent))
+    seen = f"{low} % to {high} %, sign-flip p {figures.sign_flip_p:.6g}"
     return Verdict.STOP, f"{figures.conclusion}: {seen}; expected a gain above {figures.margin_percent} %"
 
 
@@ -98,9 +100,10 @@ def null_narrow(figures: RepetitionFigures) -> Finding | None:
     """Rule ``null-narrow``: control against control is known to less than the margin; else nothing could be found."""
     half = (math.log1p(figures.high_percent / 100) - math.log1p(figures.low_percent / 100)) / 2
     if half >= math.log1p(figures.margin_percent / 100):
+        seen = shown(_percent(half), figures.margin_percent)
         return (
             Verdict.STOP,
-            f"the interval reaches {_percent(half)} % to each side; expected less than {figures.margin_percent} %",
+            f"the interval reaches {seen} % to each side; expected less than {figures.margin_percent} %",
         )
     return None
 

@@ -9,14 +9,14 @@ that class. The ways:
 
 * ``stock``: vLLM's own replay, nothing around it.
 * ``seam``: with the timing seam of the view preparations, which both graph arms of the diagnostic share.
-* ``profile``: with the whole profile: the seam, a clock reading after each segment, the synchronise, the sample.
+* ``profile``: with the whole profile: the seam, a clock reading after each segment, the synchronise.
 
 All three are timed by the same clock around the whole replay and one wait for the device after it, which the profile
-makes itself. A ratio is the median over rounds of one way over ``stock`` of the same round. ``ratio_on_off`` is the
-larger of both arms' for the profile, and ``ratio_seam_stock`` for the seam. ``clock_ns`` is what one reading of
-Python's clock takes; the profile reads it five times, and its own in C, once a segment and two to four times a view
-preparation; ``has_counter`` is whether that is the processor's counter. Needs the
-lane's extra and a checkout.
+makes itself. A ratio is the median over rounds of one way over ``stock`` of the same round, with the interval that the
+number of rounds leaves it; processes differ besides. ``ratio_on_off`` is the larger of both arms' for the profile, and
+``ratio_seam_stock`` for the seam. ``clock_ns`` is what one reading of Python's clock takes. The profile has its own, in
+C, and reads it once a segment and two to four times a view preparation; ``has_counter`` is whether that reads the
+processor's counter. Needs the lane's extra and a checkout.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 from benchmarks import replays
@@ -73,10 +75,8 @@ def run(processes: int, lane: Lane, width: int) -> dict[str, Any]:
         pair = replays.build_pair(home, lane, width)
         for arm in ARMS * processes:
             rounds[arm] += replays.child(MODULE, "cost", replays.request(lane, pair, arm), home)
-    ratios = {
-        way: {arm.value: statistics.median(r[way] / r["stock"] for r in taken) for arm, taken in rounds.items()}
-        for way in WAYS[1:]
-    }
+    quotients = {way: {arm.value: sorted(r[way] / r["stock"] for r in rounds[arm]) for arm in ARMS} for way in WAYS[1:]}
+    ratios = {way: {arm: statistics.median(taken) for arm, taken in arms.items()} for way, arms in quotients.items()}
     return {
         "width": width,
         "rounds": {arm.value: len(taken) for arm, taken in rounds.items()},
@@ -85,11 +85,18 @@ def run(processes: int, lane: Lane, width: int) -> dict[str, Any]:
             for arm, taken in rounds.items()
         },
         "ratios": ratios,
+        "intervals": {way: {arm: _interval(taken) for arm, taken in arms.items()} for way, arms in quotients.items()},
         "ratio_on_off": max(ratios["profile"].values()),
         "ratio_seam_stock": max(ratios["seam"].values()),
         "clock_ns": _clock_ns(),
         "has_counter": _has_counter(),
     }
+
+
+def _interval(ordered: Sequence[float]) -> tuple[float, float]:
+    """Between which of the ordered values their median lies with 95 %: as many lie below it as heads fall."""
+    outside = max(0, math.floor((len(ordered) - NormalDist().inv_cdf(0.975) * math.sqrt(len(ordered))) / 2))
+    return ordered[outside], ordered[-1 - outside]
 
 
 def _clock_ns() -> float:

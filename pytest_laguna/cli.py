@@ -17,7 +17,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, get_args
 
@@ -41,6 +41,9 @@ LANES: tuple[Lane, ...] = get_args(Lane)
 
 _ROOT_LEVELS = 4
 """Of an attempt's directory below its sealed root: campaign, lane, gate, attempt."""
+
+_NAMED_ROOTS = 3
+"""Of several that may be meant: as many as a line has room for."""
 
 _NOBODY_READS = 128 + signal.SIGPIPE
 
@@ -175,7 +178,7 @@ def _verified_root(sealed_root: Path, out: Path | None) -> list[GateReport]:
     try:
         return _of_the_root(sealed_root, verify_root(sealed_root))
     except (FileNotFoundError, NotADirectoryError) as error:
-        meant = _sealed_root_near(sealed_root) or "a sealed root"
+        meant = _roots_words(_sealed_roots_near(sealed_root)) or "a sealed root"
         raise _RefusedError(f"{where}: not a directory; expected {meant}") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
@@ -186,7 +189,7 @@ def _of_the_root(place: Path, reports: list[GateReport]) -> list[GateReport]:
     """The reports, or the one that says that there is no attempt, or which sealed root was meant."""
     if any(report.gate for report in reports):
         return reports
-    if meant := _sealed_root_near(place):
+    if meant := _roots_words(_sealed_roots_near(place)):
         told = f"{place}: not itself a sealed root; name {meant}"
         return [GateReport("-", "-", 0, 0, worst(report.verdict for report in reports), told)]
     nothing = GateReport("-", "-", 0, 0, Verdict.NOT_PROVEN, f"{place}: holds no attempt; expected a sealed root")
@@ -378,13 +381,23 @@ def _xpu_needs(settings: LaneSettings | None, project: Path) -> XpuNeeds:
     return XpuNeeds(settings=settings, sealed_root=project / "sealed", project=project, ranks=ranks)
 
 
-def _sealed_root_near(place: Path) -> Path | None:
-    """The sealed root that was meant by what lies inside one, or by the directory that one lies in."""
+def _sealed_roots_near(place: Path) -> list[Path]:
+    """The sealed root that was meant by what lies inside one; else all that lie in this directory."""
     here = Path(os.path.abspath(place))  # noqa: PTH100 - a link must stay one
     inside = (here.glob(f"{below}{ATTEMPT}") for below in ("", "*/", "*/*/", "*/*/*/"))
     above = (parent.glob(ATTEMPT) for parent in here.parents)
-    found = itertools.chain(*inside, *above, here.glob(f"*/*/*/gate[123]/*/{ATTEMPT}"))
-    return next((file.parents[_ROOT_LEVELS] for file in found if _in_a_root(file.parent)), None)
+    around = _roots_of(itertools.chain(*inside, *above))
+    return [*itertools.islice(around, 1)] or sorted({*_roots_of(here.glob(f"*/*/*/gate[123]/*/{ATTEMPT}"))})
+
+
+def _roots_of(attempt_files: Iterable[Path]) -> Iterator[Path]:
+    return (file.parents[_ROOT_LEVELS] for file in attempt_files if _in_a_root(file.parent))
+
+
+def _roots_words(roots: Sequence[Path]) -> str:
+    named = ", ".join(str(root) for root in roots[:_NAMED_ROOTS])
+    more = f" and {len(roots) - _NAMED_ROOTS} more" if len(roots) > _NAMED_ROOTS else ""
+    return named if len(roots) < 2 else f"one of {len(roots)}: {named}{more}"  # noqa: PLR2004 - one is no choice
 
 
 def _table(reports: Sequence[GateReport]) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -138,6 +139,23 @@ def test_a_directory_beside_the_root_is_void_and_told_the_root(tmp_path: Path, w
     done = laguna("verify", tmp_path / where, "--json")
     [told] = json.loads(done.stdout)["gates"]
     assert (done.returncode, told["verdict"], told["reason"]) == (22, "VOID", reason)
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [(2, "one of 2: {0}, {1}"), (3, "one of 3: {0}, {1}, {2}"), (5, "one of 5: {0}, {1}, {2} and 2 more")],
+)
+def test_a_directory_that_holds_several_roots_is_told_of_all(tmp_path: Path, count: int, told: str) -> None:
+    build(tmp_path)
+    roots = [tmp_path / f"sealed-{number}" for number in range(count)]
+    (tmp_path / "sealed").rename(roots[-1])
+    for root in roots[:-1]:
+        shutil.copytree(roots[-1], root)
+    reason = f"{tmp_path}: not itself a sealed root; name {told.format(*roots)}"
+    done = laguna("verify", tmp_path)
+    assert (done.returncode, done.stdout) == (22, f"VOID: {reason}\n")
+    [said] = json.loads(laguna("verify", tmp_path, "--json").stdout)["gates"]
+    assert said["reason"] == reason
 
 
 def test_a_file_of_a_root_is_refused_and_told_the_root(tmp_path: Path) -> None:

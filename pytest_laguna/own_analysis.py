@@ -24,6 +24,7 @@ from pytest_laguna.analysis.process import judge_cleanliness
 from pytest_laguna.analysis.replay_checks import CONTAINMENT, preparation_checks
 from pytest_laguna.analysis.replay_profile import reduce_profiles
 from pytest_laguna.analysis.summary import diagnosis_figures, endpoint_figures
+from pytest_laguna.analysis.wording import shown_in_places
 from pytest_laguna.campaign import SIZE_LIMIT, Campaign, CampaignError, parse_campaign
 from pytest_laguna.endpoint.kept import require_kept
 from pytest_laguna.endpoint.suite import read_answers, read_suite
@@ -263,7 +264,9 @@ def _event_lines(analysis: event_analysis.EventAnalysis) -> Iterator[str]:
             share = "withheld" if chosen.category_percent is None else f"{chosen.category_percent[kind]:.6f} %"
             yield f"{kind:<28} {nanoseconds} ns, {share}"
     figures = analysis.fitness_figures
-    ratio = f", {figures.slowdown:.3f} times with a limit of {figures.limit}" if figures else ""
+    ratio = ""
+    if figures is not None:
+        ratio = f", {shown_in_places(figures.slowdown, figures.limit, 3)} times with a limit of {figures.limit}"
     yield f"instrument: {analysis.fitness}{ratio}; device work only: {analysis.device_work_only}"
     yield f"status: {analysis.status}; next: {analysis.action}; no endpoint and no submission is authorised"
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pytest_laguna.analysis import arm_pair, each_arm, rank_rules
 from pytest_laguna.analysis.diagnostic_case import SPECULATING_ARMS, Case, Rule
 from pytest_laguna.analysis.findings import RuleFinding, reported
+from pytest_laguna.analysis.wording import shown_in_places
 from pytest_laguna.evidence.arm_record import Acceptance, Arm
 from pytest_laguna.evidence.diagnostic_evidence import Missing, present
 from pytest_laguna.verdict import NotProvenError, Verdict
@@ -161,10 +162,11 @@ def rate_bounded(case: Case) -> RuleFinding:
     """Rule ``rate-bounded``: accepted over proposed differs between any two speculating arms by at most the bound."""
     rates = {arm: acceptance.accepted / acceptance.draft_tokens for arm, acceptance in _accepted(case)}
     lowest, highest = min(rates, key=rates.__getitem__), max(rates, key=rates.__getitem__)
-    difference = rates[highest] - rates[lowest]
-    if difference > case.plan.acceptance_rate_difference:
+    difference, bound = rates[highest] - rates[lowest], case.plan.acceptance_rate_difference
+    if difference > bound:
         told = f"{lowest} accepts {rates[lowest]:.6f} of its proposals, {highest} {rates[highest]:.6f}"
-        return Verdict.FAIL, f"{told}; expected a difference of at most {case.plan.acceptance_rate_difference}"
+        more = shown_in_places(difference, bound, 6)
+        return Verdict.FAIL, f"{told}, {more} more; expected a difference of at most {bound}"
     return None
 
 

@@ -11,6 +11,7 @@ from pytest_laguna.analysis.event_profile import category_sums, decide_action, s
 from pytest_laguna.analysis.event_sparse import Group, sparse_shares
 from pytest_laguna.analysis.event_work import waiting
 from pytest_laguna.analysis.findings import RuleFinding, not_applicable, reported
+from pytest_laguna.analysis.wording import shown_in_places
 from pytest_laguna.evidence.arm_record import RankReport
 from pytest_laguna.evidence.event_analysis import EVENTS, FITNESS, SPARSE, Action, MeasuredFitness, SparseShare
 from pytest_laguna.evidence.event_profile import EventFitness, EventProfile
@@ -232,7 +233,8 @@ def slowdown_bounded(case: EventCase) -> RuleFinding:
         return not_applicable("fitness is unmeasured; the shares are those of a replay that the instrument slowed")
     if not figures.fit:
         kinds = ", ".join(f"{kind} {ratio:.3f}" for kind, ratio in figures.kind_slowdown.items())
-        told = f"the replay takes {figures.slowdown:.3f} times as long with events ({kinds})"
+        slowdown = shown_in_places(figures.slowdown, figures.limit, 3)
+        told = f"the replay takes {slowdown} times as long with events ({kinds})"
         return Verdict.STOP, f"{told}; expected at most {figures.limit}: shares are withheld"
     return None
 

@@ -19,6 +19,7 @@ from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.replay_profile import ArmProfile
 from pytest_laguna.analysis.replay_rules import generation_ns
 from pytest_laguna.analysis.statistics import binomial_interval, count_needed, detectable, sample_stdev
+from pytest_laguna.analysis.wording import shown_in_places
 from pytest_laguna.evidence.arm_record import ArmRecord
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.evidence.rehearsal import (
@@ -186,8 +187,8 @@ def judge_null(analysis: NullAnalysis) -> Finding | None:
     for name, seen in (("gate 2", analysis.diagnostic), ("gate 3", analysis.endpoint)):
         if seen is not None and seen.interval[0] > MOST_FALSE_PROMOTIONS:
             told = f"{name}'s timing rules promoted {seen.promoted} of {seen.count} pairs of controls"
-            low, high = (f"{100 * end:.1f} %" for end in seen.interval)
-            return Verdict.FAIL, f"{told}, {low} to {high}; expected an interval that reaches below 5 %"
+            low, high = (shown_in_places(100 * end, 100 * MOST_FALSE_PROMOTIONS, 1) for end in seen.interval)
+            return Verdict.FAIL, f"{told}, {low} % to {high} %; expected an interval that reaches below 5 %"
     return None
 
 
@@ -200,12 +201,19 @@ def warnings(analysis: NullAnalysis) -> list[str]:
     ):
         if seen is not None and seen.in_vain:
             needed = "no number" if seen.needed is None else str(seen.needed)
-            smallest = "nothing" if seen.detectable_percent is None else f"{seen.detectable_percent:.2f} % or more"
+            smallest = "nothing" if seen.detectable_percent is None else f"{detectable_words(seen)} or more"
             told.append(
                 f"{what}: {seen.effect_percent} % is expected; {seen.count} {unit} on lane {analysis.lane} can tell"
                 f" {smallest} from noise, and {needed} of them would be needed"
             )
     return told
+
+
+def detectable_words(seen: Detection) -> str:
+    """The smallest effect that can be told from noise, for a reader who sees the expected one beside it."""
+    if seen.detectable_percent is None:
+        return "cannot be told"
+    return f"{shown_in_places(seen.detectable_percent, seen.effect_percent or 0.0, 2)} %"
 
 
 def null_figures(analysis: NullAnalysis) -> dict[str, str]:

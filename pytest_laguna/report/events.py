@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pytest_laguna.analysis.wording import shown_in_places
 from pytest_laguna.evidence.diagnostic_evidence import Missing
 from pytest_laguna.evidence.event_analysis import EventAnalysis
 from pytest_laguna.evidence.event_profile import EventProfile
@@ -50,7 +51,8 @@ def undetectable(own: EventAnalysis) -> Iterator[str]:
 def _fitness(own: EventAnalysis) -> Iterator[tuple[str, str]]:
     figures = own.fitness_figures
     if figures is not None:
-        yield "replay with events over without", f"{figures.slowdown:.4f}, limit {figures.limit:g}"
+        slowdown = shown_in_places(figures.slowdown, figures.limit, 4)
+        yield "replay with events over without", f"{slowdown}, limit {figures.limit}"
         kinds = ", ".join(f"{kind} {ratio:.4f}" for kind, ratio in figures.kind_slowdown.items())
         yield "the same by kind", f"{kinds}; largest over smallest {figures.spread:.4f}"
 

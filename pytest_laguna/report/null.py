@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_laguna.analysis.null_timing import warnings
+from pytest_laguna.analysis.null_timing import detectable_words, warnings
 from pytest_laguna.evidence.rehearsal import Detection, NullAnalysis, Promotions
 from pytest_laguna.report.markup import Markup, code, element, facts, joined, table
 
@@ -54,7 +54,7 @@ def _detection(name: str, seen: Detection) -> tuple[str, ...]:
         name,
         f"{_PERCENT * seen.deviation:.2f} %",
         str(seen.count),
-        "cannot be told" if seen.detectable_percent is None else f"{seen.detectable_percent:.2f} %",
-        "none" if seen.effect_percent is None else f"{seen.effect_percent:.2f} %",
+        detectable_words(seen),
+        "none" if seen.effect_percent is None else f"{seen.effect_percent} %",
         "cannot be told" if seen.needed is None else str(seen.needed),
     )

@@ -565,7 +565,14 @@ ARMS: list[Mutant] = [
         "rate",
         half_acceptance(),
         "FAIL",
-        "graph-candidate accepts 0.426471 of its proposals, eager 1.000000; expected a difference of at most 0.001",
+        "accepts 0.426471 of its proposals, eager 1.000000, 0.573529 more; expected a difference of at most 0.001",
+    ),
+    (
+        "drafts-bounded/rate-bounded",
+        "just not",
+        both(half_acceptance(), at("plan.json", "acceptance_rate_difference", 0.573529)),
+        "FAIL",
+        "0.5735294 more; expected a difference of at most 0.573529",
     ),
 ]
 

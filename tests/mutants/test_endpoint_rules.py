@@ -429,6 +429,13 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
     ("decode-time-possible", "longer than asked", decoded(B1, 86.0), V, "decoded for 86 s; expected"),
     ("decode-time-possible", "long", both(late(B1), decoded(B1, 92.3)), V, "expected 74.3233 to 92.2841 s"),
     (
+        "decode-time-possible",
+        "just not",
+        both(late(B1), decoded(B1, 92.2840699)),
+        V,
+        "92.2841 s; expected 74.3233 to 92.28407 s",
+    ),
+    (
         "prefix-cache-cold",
         "hit",
         put(B1, "counters_after|prefix_cache_hits", 64),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pytest_laguna.analysis.endpoint.case import LegCase
 from pytest_laguna.analysis.endpoint.figures import NANOSECONDS, counter_changes, decode_seconds
 from pytest_laguna.analysis.findings import Finding
+from pytest_laguna.analysis.wording import shown_outside
 from pytest_laguna.evidence.leg import Counters
 from pytest_laguna.verdict import Verdict
 
@@ -146,7 +147,8 @@ def decode_time_possible(case: LegCase) -> Finding | None:
     late = DECODE_SHARE * span + DECODE_SECONDS * len(rows)
     shortest, longest = span - late, min(span + late, sum(row.done_ns for row in rows) / NANOSECONDS)
     if seconds is not None and not shortest <= seconds <= longest:
-        return Verdict.VOID, f"decoded for {seconds:.6g} s; expected {shortest:.6g} to {longest:.6g} s by the arrivals"
+        seen, least, most = shown_outside(seconds, shortest, longest)
+        return Verdict.VOID, f"decoded for {seen} s; expected {least} to {most} s by the arrivals"
     return None
 
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 
 from pytest_laguna.analysis.endpoint.figures import change_percent
-from pytest_laguna.analysis.endpoint.wording import shown
 from pytest_laguna.analysis.findings import Finding
+from pytest_laguna.analysis.wording import shown
 from pytest_laguna.evidence.endpoint_analysis import LegFigures, PairFigures
 from pytest_laguna.evidence.endpoint_campaign import EndpointThresholds
 from pytest_laguna.evidence.leg import LegRecord

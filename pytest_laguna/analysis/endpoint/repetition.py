@@ -12,7 +12,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pytest_laguna.analysis.endpoint.figures import block_contrast, start_stdev
-from pytest_laguna.analysis.endpoint.wording import shown
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.statistics import (
     Interval,
@@ -21,6 +20,7 @@ from pytest_laguna.analysis.statistics import (
     superiority_power,
     t_interval,
 )
+from pytest_laguna.analysis.wording import shown
 from pytest_laguna.evidence.endpoint_analysis import Conclusion, Disposition, RepetitionFigures
 from pytest_laguna.evidence.endpoint_campaign import Order, Repetition
 from pytest_laguna.evidence.leg import LegName

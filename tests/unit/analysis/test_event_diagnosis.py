@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,9 @@ def swapped(tree: root.Tree) -> None:
     kinds[0], kinds[1] = kinds[1], kinds[0]
 
 
-def slow_trial(tree: root.Tree) -> None:
+def slow_trial(tree: root.Tree, events_ns: int = 1_180_000) -> None:
     for each in tree["arms/graph-fitness/profile/rank1.json"]["rounds"]:
-        each["events_ns"] = 1_180_000
+        each["events_ns"] = events_ns
 
 
 MOVED = [root.KINDS[1], root.KINDS[0], *root.KINDS[2:]]
@@ -170,6 +171,15 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
             " expected at most 1.1: shares are withheld"
         ),
         slow_trial,
+    ),
+    (
+        "instrument-fit/slowdown-bounded",
+        "STOP",
+        (
+            "the replay takes 1.100005 times as long with events (graph 1.040, collective 1.050, attention 1.075);"
+            " expected at most 1.1: shares are withheld"
+        ),
+        functools.partial(slow_trial, events_ns=220_001),
     ),
 ]
 

@@ -288,6 +288,12 @@ def test_each_figure_has_its_name_and_its_number() -> None:
     assert warnings(_said()) == [REPLAY_WARNING, HEADLINE_WARNING]
 
 
+def test_what_just_cannot_be_told_from_noise_does_not_seem_to_be_what_is_expected() -> None:
+    near = Detection(deviation=0.01, count=4, detectable_percent=0.5001, effect_percent=0.5, needed=5)
+    [told] = warnings(_said(whole_replay=near, headline=None))
+    assert told.startswith("whole replay: 0.5 % is expected; 4 pairs of starts on lane cpu can tell 0.5001 % or more")
+
+
 @pytest.mark.parametrize(
     ("gate", "field", "low", "told"),
     [
@@ -295,6 +301,7 @@ def test_each_figure_has_its_name_and_its_number() -> None:
         ("gate 2", "diagnostic", 0.05, None),
         ("gate 3", "endpoint", 0.0625, "1 of 4 pairs of controls, 6.2 % to 75.0 %"),
         ("gate 3", "endpoint", 0.05, None),
+        ("gate 2", "diagnostic", 0.0500001, "1 of 4 pairs of controls, 5.00001 % to 75.0 %"),
     ],
 )
 def test_a_rate_that_is_surely_above_five_per_cent_fails(gate: str, field: str, low: float, told: str | None) -> None:

@@ -82,6 +82,15 @@ def test_an_event_profile_has_each_rank_with_every_interval(tmp_path: Path) -> N
     assert "Ranks have clocks of their own" in " ".join(events.undetectable(own))
 
 
+def test_a_limit_that_is_just_missed_does_not_seem_kept(tmp_path: Path) -> None:
+    own = event_root.judged(event_root.good(fitness=True), own_place(tmp_path, EventAnalysis))
+    assert own.fitness_figures is not None
+    missed = own.fitness_figures.model_copy(update={"slowdown": 1.10000004, "limit": 1.1})
+    own = own.model_copy(update={"fitness_figures": missed})
+    words = plain(events.events_section(shown_attempt(tmp_path, own), own, Drawing()))
+    assert "replay with events over without 1.10000004, limit 1.1" in words
+
+
 def endpoint_of(tmp_path: Path, *, blocks: int = 1) -> tuple[Path, EndpointAnalysis]:
     """An endpoint's directory with the laboratory's legs, and what they come to."""
     place = own_place(tmp_path, EndpointAnalysis)
@@ -134,6 +143,8 @@ def test_control_against_control_says_what_noise_is_promoted_and_what_is_lost_in
     lines = [*null.undetectable(own)]
     assert lines[0].startswith("whole replay: 0.23 % is expected")
     assert lines[-1].startswith("Starts of lane cpu")
+    near = own.whole_replay.model_copy(update={"detectable_percent": 0.2301, "effect_percent": 0.23})
+    assert "0.2301 % 0.23 %" in plain(null.null_section(own.model_copy(update={"whole_replay": near})))
 
 
 def test_a_leg_without_a_record_says_why(tmp_path: Path) -> None:

@@ -66,8 +66,8 @@ read_counter(void)
 }
 #endif
 
-/* Ticks between two readings that count as one moment: some microseconds, which a replay's milliseconds do not show. A
- * reading of the kernel's clock takes a few hundred. */
+/* Ticks between two readings that count as one moment: some microseconds, which a replay's milliseconds do not show. The
+ * kernel's clock is read in a few hundred; when its code has left the caches in thousands, and then once more. */
 enum { TOGETHER = 4096, MOST_TRIES = 16 };
 
 /* Both clocks at one moment. */
@@ -213,8 +213,8 @@ clock_start(ReplayClock *self, PyObject *Py_UNUSED(ignored))
     memset(self->ticks, 0, sizeof self->ticks);
     self->incumbent_calls = self->persistent_calls = 0;
     Py_CLEAR(self->readings);
-    self->recording = 1;
-    if (read_both(self, &self->started) < 0) {
+    self->recording = read_both(self, &self->started) == 0;
+    if (!self->recording) {
         return NULL;
     }
     Py_RETURN_NONE;

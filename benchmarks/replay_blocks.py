@@ -20,18 +20,17 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from pytest_laguna.analysis.statistics import linear_percentile
+from pytest_laguna.analysis.statistics import binomial_interval, linear_percentile
 from pytest_laguna.analysis.timing import GATES, P90
 from pytest_laguna.campaign import Lane
 from pytest_laguna.engine import arms
@@ -61,8 +60,8 @@ GATED = {
     "generation_wall": "wall",
 }
 """What each of the six timing gates looks at in a leg."""
-TAIL = 0.025
-"""Of an exact interval of 95 %, on either side."""
+CONFIDENCE = 0.95
+"""Of the exact interval of a rate."""
 
 
 def main() -> int:
@@ -130,30 +129,12 @@ def _passes(taken: Sequence[dict[str, Any]]) -> dict[str, Any]:
         all(gate.holds(control[GATED[name]] - candidate[GATED[name]]) for name, gate in GATES.items())
         for control, candidate in halves
     )
-    return {"pairs": len(halves), "passed": passed, "interval": _exact_interval(passed, len(halves))}
+    return {"pairs": len(halves), "passed": passed, "interval": binomial_interval(passed, len(halves), CONFIDENCE)}
 
 
 def _place(leg: dict[str, Any]) -> bool:
     """Controls before candidates."""
     return bool(leg["place"] == CANDIDATE)
-
-
-def _exact_interval(successes: int, trials: int) -> list[float]:
-    """Clopper and Pearson's 95 % interval of a rate: the rates that would not make the outcome an outlier."""
-
-    def least(holds: Callable[[float], bool]) -> float:
-        low, high = 0.0, 1.0
-        for _ in range(50):
-            middle = (low + high) / 2
-            low, high = (low, middle) if holds(middle) else (middle, high)
-        return high
-
-    def at_most(count: int, rate: float) -> float:
-        return sum(math.comb(trials, k) * rate**k * (1 - rate) ** (trials - k) for k in range(count + 1))
-
-    lowest = 0.0 if successes == 0 else least(lambda rate: 1 - at_most(successes - 1, rate) >= TAIL)
-    highest = 1.0 if successes == trials else least(lambda rate: at_most(successes, rate) <= TAIL)
-    return [lowest, highest]
 
 
 def _savings(taken: Sequence[dict[str, Any]], quantity: str) -> dict[str, Any]:

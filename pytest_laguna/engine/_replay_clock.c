@@ -4,8 +4,8 @@
  * expression. In Python each reading, and each frame that stands around one, costs what a replay's host time shows.
  *
  * Where the kernel keeps CLOCK_MONOTONIC by the processor's time stamp counter, the counter itself is read: asking the
- * kernel's library takes twice as long, and several times where its code and its pages have left the caches, as they
- * have by the next segment. Ticks become nanoseconds by the replay's own readings of both clocks, before and after it.
+ * kernel's library takes longer, most of all where its code and its pages have left the caches, as they have by the
+ * next segment. Ticks become nanoseconds by the replay's own readings of both clocks, before and after it.
  *
  * While a timed method runs, the ReplayClock stands in for its cache argument. vLLM's method asks it for
  * cache.transpose(1, 2).split(...) and then applies its canonicalisation to both views; each of these is handed to what
@@ -66,8 +66,8 @@ read_counter(void)
 }
 #endif
 
-/* Ticks between two readings that count as one moment: some microseconds, which a replay's milliseconds do not show. The
- * kernel's clock is read in a few hundred; when its code has left the caches in thousands, and then once more. */
+/* Ticks between two readings that count as one moment: a replay takes thousands of times as long. Reading the kernel's
+ * clock takes fewer, or more where its code has left the caches; then it is read once more. */
 enum { TOGETHER = 4096, MOST_TRIES = 16 };
 
 /* Both clocks at one moment. */
@@ -232,7 +232,7 @@ clock_stop(ReplayClock *self, PyObject *Py_UNUSED(ignored))
         return NULL;
     }
     if (stopped.ticks <= self->started.ticks) {
-        PyErr_Format(PyExc_RuntimeError, "stop: expected a counter that rises, seen %lld after %lld", stopped.ticks,
+        PyErr_Format(PyExc_RuntimeError, "stop: expected a clock that rises, seen %lld after %lld", stopped.ticks,
                      self->started.ticks);
         return NULL;
     }
@@ -760,6 +760,9 @@ module_exec(PyObject *module)
             return -1;
         }
         Py_DECREF(type);
+    }
+    if (PyModule_AddIntConstant(module, "HAS_COUNTER", HAS_COUNTER) < 0) {
+        return -1;
     }
     static const char *const kinds[KINDS] = {"FORWARD", "UPDATE", "CANONICAL"};
     for (int kind = 0; kind < KINDS; kind++) {

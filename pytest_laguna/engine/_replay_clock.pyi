@@ -5,6 +5,7 @@ from typing import Any, final
 FORWARD: int
 UPDATE: int
 CANONICAL: int
+HAS_COUNTER: int
 
 @final
 class ReplayClock:

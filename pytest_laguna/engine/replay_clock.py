@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The replay profile's compiled clock; where it was not compiled, what to do about it."""
 
-import platform
 from pathlib import Path
 
 try:
-    from ._replay_clock import CANONICAL, FORWARD, UPDATE, ReplayClock, Timed, TimedContract
+    from ._replay_clock import CANONICAL, FORWARD, HAS_COUNTER, UPDATE, ReplayClock, Timed, TimedContract
 except ImportError as error:
     message = f"pytest_laguna.engine._replay_clock: expected it compiled ({error}); install with a C compiler"
     raise ImportError(message) from error
 
-__all__ = ["CANONICAL", "FORWARD", "UPDATE", "ReplayClock", "Timed", "TimedContract", "has_counter"]
+__all__ = ["CANONICAL", "FORWARD", "HAS_COUNTER", "UPDATE", "ReplayClock", "Timed", "TimedContract", "has_counter"]
 
 CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 
@@ -23,6 +22,6 @@ def has_counter(clock_source: Path = CLOCK_SOURCE) -> bool:
     A source that cannot be read is another one.
     """
     try:
-        return platform.machine() == "x86_64" and clock_source.read_text().strip() == "tsc"
+        return bool(HAS_COUNTER) and clock_source.read_text().strip() == "tsc"
     except OSError:
         return False

@@ -78,7 +78,6 @@ class ReplayProfiler:
         self._started = False
         self._hooks = contextlib.ExitStack()
         self._taken: list[_Taken] = []
-        self._ran = False
         self._waited: tuple[int, int] | None = None
         self.samples = samples
         self.sha256: str | None = None
@@ -115,15 +114,15 @@ class ReplayProfiler:
 
     def replay(self, replay: Replay) -> object:
         """One replay, timed. What is not part of it lies before the first clock reading or after the last."""
-        self._ran, self._waited = False, None
+        self._waited = None
         self._seam.start()
         begin = self._read()
         returned = replay()
         submitted = self._read()
         self._synchronize()
         done = self._read()
-        stopped = self._seam.stop()
-        if not self._ran:
+        (_, _, segments), *_ = stopped = self._seam.stop()
+        if not segments:
             self._refuse(f"vLLM's replay to run {len(self._kinds)} segments", "none timed")
         self._taken.append((stopped, self._waited, begin, submitted, done))
         if len(self._taken) == self.samples:
@@ -132,8 +131,7 @@ class ReplayProfiler:
 
     def loop(self) -> None:
         """The loop of vLLM's replay, with a clock reading after each segment: one ends where the next begins."""
-        self._ran = self._seam.clock.run_segments(self._segments, self._batch.segments)
-        if not self._ran:
+        if not self._seam.clock.run_segments(self._segments, self._batch.segments):
             self._refuse_segments()
 
     def wait_for_offloader(self, wait: Replay) -> None:

@@ -141,7 +141,7 @@ class TimingSeam:
         self.clock.start()
 
     def stop(self) -> tuple[Clocked, Counted, Counted]:
-        """What there was since ``start``, as the parts of a ``Stopped``: to make one takes as long as a preparation."""
+        """What there was since ``start``, as the parts of a ``Stopped``: the replay is spared the making of one."""
         return self.clock.stop(), self._before, self._counted()
 
     def _counted(self) -> tuple[int, int]:
@@ -149,7 +149,7 @@ class TimingSeam:
 
         Its totals and not each layer's: those of 48 layers take as long to read as several of their preparations.
         """
-        if not self._states:
+        if not self._states:  # the control has none to ask, and its replay is spared the sums
             return 0, 0
         hits = sum(kind.all_hits() for kind in self._contract_kinds)
         return hits, sum(kind.all_builds for kind in self._state_kinds)

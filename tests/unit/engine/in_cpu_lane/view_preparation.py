@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import platform
 import shutil
 import struct
 import subprocess
@@ -27,7 +26,7 @@ from laguna_kv.errors import ContractError
 from laguna_kv.settings import Validator
 from laguna_kv.state import ViewState
 from pytest_laguna.engine.profile_directory import ProfileError
-from pytest_laguna.engine.replay_clock import UPDATE, ReplayClock, Timed, TimedContract, has_counter
+from pytest_laguna.engine.replay_clock import HAS_COUNTER, UPDATE, ReplayClock, Timed, TimedContract, has_counter
 from pytest_laguna.engine.view_preparation import Stopped, TimingSeam, ViewCounts
 
 HEAD_SIZE = 16
@@ -80,7 +79,7 @@ CACHE = torch.zeros(3, 2, 8, 2 * HEAD_SIZE).transpose(1, 2).contiguous().transpo
 OUTPUT = torch.zeros(1)
 
 
-COUNTERS = [False, True] if platform.machine() == "x86_64" else [False]
+COUNTERS = [False, True] if HAS_COUNTER else [False]
 """Whether a clock reads the processor's counter."""
 
 
@@ -716,6 +715,7 @@ SLOW_CLOCK = r"""
 #include <time.h>
 
 int slow; /* readings that take 10 ms */
+int back; /* seconds by which time has gone back */
 
 int
 clock_gettime(clockid_t clock, struct timespec *now)
@@ -725,6 +725,7 @@ clock_gettime(clockid_t clock, struct timespec *now)
         kernels = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
     }
     int read = kernels(clock, now);
+    now->tv_sec -= back;
     if (slow > 0) {
         slow--;
         nanosleep(&(struct timespec){0, 10000000}, NULL);
@@ -736,7 +737,7 @@ clock_gettime(clockid_t clock, struct timespec *now)
 WITH_SLOW_CLOCK = """
 import ctypes, os, sys
 from pytest_laguna.engine._replay_clock import ReplayClock
-slow = ctypes.c_int.in_dll(ctypes.CDLL(os.environ["LD_PRELOAD"]), "slow")
+slow, back = (ctypes.c_int.in_dll(ctypes.CDLL(os.environ["LD_PRELOAD"]), name) for name in ("slow", "back"))
 clock = ReplayClock(object, True)
 def outcome(call, readings):
     slow.value = readings
@@ -755,6 +756,10 @@ assert outcome(clock.stop, 0) == "stop: expected a clock that was started"
 clock.start()
 assert outcome(clock.stop, 16) == refused
 clock.stop()
+clock = ReplayClock(object, False)
+clock.start()
+back.value = 10
+assert outcome(clock.stop, 0).startswith("stop: expected a clock that rises, seen ")
 """
 
 
@@ -817,7 +822,7 @@ def test_ticks_are_nanoseconds_by_the_readings_of_both_clocks() -> None:
 def test_the_counter_is_read_where_the_kernel_keeps_its_clock_by_it(tmp_path: Path) -> None:
     source = tmp_path / "current_clocksource"
     assert not has_counter(source), "unreadable"
-    for name, kept in (("tsc", platform.machine() == "x86_64"), ("kvm-clock", False), ("hpet", False), ("", False)):
+    for name, kept in (("tsc", bool(HAS_COUNTER)), ("kvm-clock", False), ("hpet", False), ("", False)):
         source.write_text(f"{name}\n")
         assert has_counter(source) == kept
 

@@ -42,12 +42,10 @@ def test_equal_tails_and_waits_hold_and_equal_medians_do_not() -> None:
     assert replay_blocks._passes(block(5, 4, whole=5))["passed"] == 0
 
 
-@pytest.mark.parametrize(
-    ("successes", "trials", "interval"),
-    [(0, 12, (0.0, 0.2646)), (12, 12, (0.7354, 1.0)), (1, 12, (0.0021, 0.3848)), (6, 12, (0.2109, 0.7891))],
-)
-def test_the_interval_is_the_exact_one(successes: int, trials: int, interval: tuple[float, float]) -> None:
-    assert replay_blocks._exact_interval(successes, trials) == pytest.approx(interval, abs=1e-4)
+def test_the_interval_of_the_rate_is_the_exact_one() -> None:
+    passes = replay_blocks._passes([*block(5, 4) * 3, *block(4, 5) * 3])
+    assert (passes["pairs"], passes["passed"]) == (12, 6)
+    assert passes["interval"] == pytest.approx((0.2109, 0.7891), abs=1e-4)
 
 
 def test_savings_are_of_the_blocks_means() -> None:

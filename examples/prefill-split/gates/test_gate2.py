@@ -21,7 +21,7 @@ Arms = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def arms(arm_runner: ArmRunner, campaign: Campaign, tmp_path_factory: pytest.TempPathFactory) -> Arms:
-    """Both records, by the flag's value; the control runs first."""
+    """Run control and candidate, in this order; return their records by flag value."""
     place = tmp_path_factory.mktemp("arms")
     pair = arm_runner.tiny_pair(place / "models", interpreter=Path(sys.executable), layers=12)
     values = (campaign.candidate.control, campaign.candidate.treatment)

@@ -21,7 +21,7 @@ Legs = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def legs(arm_runner: ArmRunner, campaign: Campaign, tmp_path_factory: pytest.TempPathFactory) -> Legs:
-    """The four records, in the order in which they ran."""
+    """Run the four legs; return their records in run order."""
     place = tmp_path_factory.mktemp("legs")
     pair = arm_runner.tiny_pair(place / "models", interpreter=Path(sys.executable), layers=12)
     flags = {"A": campaign.candidate.control, "B": campaign.candidate.treatment}

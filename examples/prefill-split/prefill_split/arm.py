@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One arm: a fresh process, one cold greedy generation on vLLM, one record. Called with two files, the second new."""
+"""One arm: a fresh process, one cold greedy generation on vLLM, one record.
+
+Arguments: the request file, and the record file, which must not exist.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from prefill_split import step_tokens
 
 
 def main(request_file: Path, record_file: Path) -> None:
-    """Generate what the request asks for, and write down what happened."""
+    """Run the requested generation and write its record."""
     request = json.loads(request_file.read_text())
     environment = dict(os.environ)  # before vLLM adds to it
     from vllm import LLM, SamplingParams  # noqa: PLC0415 - it reads and writes the environment

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the gates start an arm: on a leased card, under supervision, with nothing inherited but what is written here."""
+"""Start an arm from a gate: on a leased card, under supervision, with only the variables listed here."""
 
 from __future__ import annotations
 

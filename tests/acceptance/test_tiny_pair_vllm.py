@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from pytest_laguna.engine import arms, launch
-from pytest_laguna.engine.tiny_pair import measure, prompts
+from pytest_laguna.engine.tiny_pair import prompts
 from pytest_laguna.evidence.arm_record import Arm
 from tests.runner import runner
+from tools.tiny_pair import measure, suite
 
 INTERPRETER = Path(sys.executable)
+REPOSITORY = Path(__file__).parents[2]
 MEASURED = Path(measure.__file__).with_name("measured.json")
 GATE_2, STOPPED = "letters", "bullet-list"
 
@@ -28,11 +30,12 @@ def measured(size: str, arm: str) -> dict[str, dict[str, Any]]:
 def remeasured(pair: launch.TinyPair, arm: Arm, ranks: int, directory: Path, *names: str) -> dict[str, dict[str, Any]]:
     directory.mkdir(mode=0o700)
     out = directory / "measured.json"
-    argv = [str(INTERPRETER), "-P", "-m", "pytest_laguna.engine.tiny_pair.measure", str(pair.target.parent)]
+    argv = [str(INTERPRETER), "-P", "-m", "tools.tiny_pair.measure", str(pair.target.parent)]
     argv += [str(out), "--arm", arm, "--tensor-parallel-size", str(ranks)]
     argv += [word for name in names for word in ("--prompt", name)]
     request = measure.request(pair.target.parent, arm, ranks)
-    process = runner()(argv, arms.environment(request), directory, 400.0)
+    variables = arms.environment(request) | {"PYTHONPATH": str(REPOSITORY)}
+    process = runner()(argv, variables, directory, 400.0)
     assert process.is_clean, (directory / "stderr.log").read_text()[-2000:]
     return {row["prompt"]: row for row in json.loads(out.read_text())}
 
@@ -70,7 +73,7 @@ def test_everything_that_was_measured_is_as_the_campaigns_need_it() -> None:
             gate_2 = row["prompt"] in prompts.GATE_2
             assert row["as_learnt"], where
             assert row["minimum_margin"] >= 1, where
-            assert row["tokens"] == prompts.GATE_2_TOKENS if gate_2 else row["tokens"] >= 100, where
+            assert row["tokens"] == suite.GATE_2_TOKENS if gate_2 else row["tokens"] >= 100, where
             if entry["arm"] == "q1":
                 assert row["drafts"] == row["accepted"] == 0, where
             else:
@@ -79,7 +82,7 @@ def test_everything_that_was_measured_is_as_the_campaigns_need_it() -> None:
 
 
 def test_the_documentation_shows_what_was_measured() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "tiny-pair.md").read_text()
+    text = (REPOSITORY / "docs" / "tiny-pair.md").read_text()
     for entry in json.loads(MEASURED.read_text()):
         for row in entry["prompts"]:
             accepted = f"{row['accepted'] / row['drafts']:.2f}" if row["drafts"] else "-"

@@ -7,8 +7,7 @@ Five kinds go on for ever; two come to an end, which is the end token, and then 
 from __future__ import annotations
 
 import dataclasses
-import random
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from .tokenizer import END_TOKEN, encode
 
@@ -39,10 +38,6 @@ WORDS = [
     "yard",
 ]
 Kind: TypeAlias = Literal["digits", "functions", "words", "assignments", "letters", "bullets", "numbered"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-SEPARATORS = (" ", ", ", "\n")
-_LONGEST_ITEM = 40
-_POSITIONS = 260
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,20 +83,3 @@ class Stream:
             case "numbered":
                 line = f"{number + 1}: {WORDS[number]}\n"
         return [*encode(line), END_TOKEN] if number == len(WORDS) - 1 else encode(line)
-
-
-def batch(generator: random.Random, sequences: int, tokens: int) -> list[list[int]]:
-    """So many sequences of so many token ids each."""
-    return [_excerpt(generator, tokens) for _ in range(sequences)]
-
-
-def _excerpt(generator: random.Random, tokens: int) -> list[int]:
-    """A piece of a random stream that begins anywhere in an item."""
-    stream = Stream(
-        generator.choice(KINDS),
-        generator.randrange(_POSITIONS),
-        generator.randrange(1, 10),
-        generator.choice(SEPARATORS),
-    )
-    start = generator.randrange(_LONGEST_ITEM)
-    return stream.token_ids(start + tokens)[start:]

@@ -17,20 +17,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pytest_laguna.engine.tiny_pair import (
-    build,
-    corpus,
-    grow,
-    model,
-    pin,
-    prompts,
-    quiet,
-    shape,
-    simulation,
-    tokenizer,
-    train,
-)
+from pytest_laguna.engine.tiny_pair import build, corpus, grow, prompts, quiet, shape, tokenizer
 from tests.runner import runner
+from tools.tiny_pair import excerpts, model, pin, simulation, suite, train
 
 SHIPPED = Path(build.__file__).parent
 FULL, QUICK = shape.Size(), shape.Size(layers=shape.QUICK_LAYERS)
@@ -193,7 +182,7 @@ def test_the_models_maths_is_transformers_laguna(pair: Path) -> None:
 
     reference = LagunaForCausalLM.from_pretrained(pair / "target", dtype=torch.float32)
     weights = {name: value.float() for name, value in load_file(pair / "target" / "model.safetensors").items()}
-    token_ids = torch.tensor(corpus.batch(random.Random(77), 2, 100))  # noqa: S311 - text, no secret
+    token_ids = torch.tensor(excerpts.batch(random.Random(77), 2, 100))  # noqa: S311 - text, no secret
     with torch.no_grad():
         wanted = reference(token_ids).logits
         seen, _ = model.target_forward(weights, token_ids)
@@ -206,7 +195,7 @@ def test_more_heads_compute_the_same_function(pair: Path, ranks: int, tmp_path: 
     from transformers import LagunaForCausalLM
 
     build.build(tmp_path / "pair", shape.Size(tensor_parallel_size=ranks))
-    token_ids = torch.tensor(corpus.batch(random.Random(78), 1, 60))  # noqa: S311 - text, no secret
+    token_ids = torch.tensor(excerpts.batch(random.Random(78), 1, 60))  # noqa: S311 - text, no secret
     logits = []
     for directory in (pair, tmp_path / "pair"):
         model_of_size = LagunaForCausalLM.from_pretrained(directory / "target", dtype=torch.float32)
@@ -242,10 +231,10 @@ def test_the_target_is_sure_and_its_drafts_are_accepted_in_part(size: shape.Size
     target = grow.with_layers(load_file(SHIPPED / "target.safetensors"), size.layers)
     target = {name: value.float() for name, value in target.items()}
     draft = {name: value.float() for name, value in load_file(SHIPPED / "draft.safetensors").items()}
-    for name, prompt in (prompts.GATE_2 | prompts.SUITE).items():
-        tokens = prompts.GATE_2_TOKENS if name in prompts.GATE_2 else prompts.SUITE_TOKENS
+    for name, prompt in (prompts.GATE_2 | suite.SUITE).items():
+        tokens = suite.GATE_2_TOKENS if name in prompts.GATE_2 else suite.SUITE_TOKENS
         decoding = simulation.decode_greedily(
-            target, draft, size.layers, prompt.stream.token_ids(prompt.tokens), prompt.continuation(tokens)
+            target, draft, size.layers, prompt.stream.token_ids(prompt.tokens), suite.continuation(prompt, tokens)
         )
         assert min(decoding.margins) > 1.5, name
         assert max(decoding.accepted) > min(decoding.accepted), name
@@ -278,7 +267,7 @@ def test_the_first_steps_of_training_run_and_the_loss_falls(
 
 
 def test_the_draft_stage_names_its_output() -> None:
-    argv = [sys.executable, "-m", "pytest_laguna.engine.tiny_pair.train", "draft", "--target", "t"]
+    argv = [sys.executable, "-m", "tools.tiny_pair.train", "draft", "--target", "t"]
     seen = subprocess.run(argv, capture_output=True, check=False, text=True)
     assert seen.returncode == 2
     assert "the draft stage writes --draft; name it" in seen.stderr
@@ -296,15 +285,15 @@ def test_configurations_say_what_the_layers_are() -> None:
 
 
 def test_the_committed_suite_is_the_prompts() -> None:
-    suite = json.loads(pin.SUITE.read_text())
-    assert suite == prompts.suite()
-    rows = suite["prompts"]
+    committed = json.loads(pin.SUITE.read_text())
+    assert committed == suite.suite()
+    rows = committed["prompts"]
     assert len({row["id"] for row in rows}) == len({row["text"] for row in rows}) == len(rows) == 13
     lengths = sorted(len(tokenizer.encode(row["text"])) for row in rows)
-    assert lengths[-1] == suite["rollover_prompt_tokens"] > 4 * lengths[-2]
-    assert lengths[-1] + suite["max_tokens"] <= 1024
-    generated = [len(prompt.continuation(suite["max_tokens"])) for prompt in prompts.SUITE.values()]
-    stopped = [tokens for tokens in generated if tokens < suite["max_tokens"]]
+    assert lengths[-1] == committed["rollover_prompt_tokens"] > 4 * lengths[-2]
+    assert lengths[-1] + committed["max_tokens"] <= 1024
+    generated = [len(suite.continuation(prompt, committed["max_tokens"])) for prompt in suite.SUITE.values()]
+    stopped = [tokens for tokens in generated if tokens < committed["max_tokens"]]
     assert len(stopped) == 2
     assert min(generated) >= 100
 
@@ -312,8 +301,8 @@ def test_the_committed_suite_is_the_prompts() -> None:
 def test_a_prompt_goes_on_where_its_text_ends_and_stops_at_the_end() -> None:
     prompt = prompts.Prompt(corpus.Stream("numbered", 22), 4)
     assert prompt.text == "23: "
-    assert prompt.continuation(50) == [*tokenizer.encode("whisky\n24: yard\n"), tokenizer.END_TOKEN]
-    assert prompt.continuation(6) == tokenizer.encode("whisky")
+    assert suite.continuation(prompt, 50) == [*tokenizer.encode("whisky\n24: yard\n"), tokenizer.END_TOKEN]
+    assert suite.continuation(prompt, 6) == tokenizer.encode("whisky")
     with pytest.raises(KeyError):
         tokenizer.decode([tokenizer.END_TOKEN])
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from . import shape
+from pytest_laguna.engine.tiny_pair import shape
+
 from .model import Weights, draft_forward, target_forward
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import torch
 from torch.nn import functional
 
-from . import shape
+from pytest_laguna.engine.tiny_pair import shape
 
 Weights = Mapping[str, torch.Tensor]
 ROPE_HALF = 2

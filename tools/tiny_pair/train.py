@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the shipped numbers were made: ``python -m pytest_laguna.engine.tiny_pair.train STAGE --target T --draft D``.
+"""How the shipped numbers were made: ``python -m tools.tiny_pair.train STAGE --target T --draft D``.
 
 Stage ``target`` trains the eight layers that are not quiet, with noise on the residual stream where the quiet ones will
 stand, and writes T. Stage ``draft`` grows T to 48 and to 12 layers, takes the residual stream after the tap layers,
@@ -23,11 +23,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
-from . import shape
-from .corpus import batch
-from .grow import with_layers
+from pytest_laguna.engine.tiny_pair import shape
+from pytest_laguna.engine.tiny_pair.grow import with_layers
+from pytest_laguna.engine.tiny_pair.tokenizer import encode
+
+from .excerpts import batch
 from .model import Weights, draft_forward, target_forward
-from .tokenizer import encode
 
 TARGET_STEPS = 1000
 DRAFT_STEPS = 450

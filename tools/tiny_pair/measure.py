@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m pytest_laguna.engine.tiny_pair.measure PAIR OUT``: run the prompts in vLLM, say how sure the target is.
+"""``python -m tools.tiny_pair.measure PAIR OUT``: run the prompts in vLLM, say how sure the target is.
 
 OUT gets a JSON list with an entry for each prompt of gate 2 and of the endpoint's suite; ``measured.json`` holds such
 lists for several configurations, and docs/tiny-pair.md is made of it.
@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_laguna.engine import arms
+from pytest_laguna.engine.tiny_pair.prompts import GATE_2
 from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
 
-from .prompts import GATE_2, GATE_2_TOKENS, SUITE, SUITE_TOKENS
+from .suite import GATE_2_TOKENS, SUITE, SUITE_TOKENS, continuation
 
 _MAX_MODEL_TOKENS = 1024
 """The endpoint's, so that its long prompt fits."""
@@ -98,7 +99,7 @@ def _measure(asked: ArmRequest, names: list[str] | None) -> Iterator[Measured]:
             prompt=name,
             tokens=len(completion.token_ids),
             finish_reason=str(completion.finish_reason),
-            as_learnt=list(completion.token_ids) == prompt.continuation(tokens),
+            as_learnt=list(completion.token_ids) == continuation(prompt, tokens),
             minimum_margin=min(_margin(of_token) for of_token in completion.logprobs or ()),
             drafts=sum(_histogram(completion.spec_decode_metrics)),
             accepted=sum(count * number for number, count in enumerate(_histogram(completion.spec_decode_metrics))),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m pytest_laguna.engine.tiny_pair.pin``: write hashes.json and the endpoint's suite after numbers changed.
+"""``python -m tools.tiny_pair.pin``: write hashes.json and the endpoint's suite after numbers changed.
 
 To be run by who changes the shipped numbers or the prompts, with the result committed; nothing else runs it.
 """
@@ -10,9 +10,10 @@ import json
 import tempfile
 from pathlib import Path
 
-from .build import HASHES, HERE, SHIPPED, hashes, sha256, write
-from .prompts import suite
-from .shape import LAYERS, QUICK_LAYERS, Size
+from pytest_laguna.engine.tiny_pair.build import HASHES, HERE, SHIPPED, hashes, sha256, write
+from pytest_laguna.engine.tiny_pair.shape import LAYERS, QUICK_LAYERS, Size
+
+from .suite import suite
 
 SUITE = HERE.parents[1] / "endpoint" / "suites" / "tiny-laguna.json"
 OLDER = "0.26.0"

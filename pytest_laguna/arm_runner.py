@@ -21,7 +21,7 @@ from pytest_laguna.evidence.arm_record import ArmRecord, ArmRequest
 from pytest_laguna.evidence.card_masks import showing
 from pytest_laguna.evidence.parity import PacketRecord, PacketRequest
 from pytest_laguna.evidence.process_record import ProcessRecord
-from pytest_laguna.evidence.rank_stacks import read_stacks
+from pytest_laguna.evidence.reading import read_stacks
 from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine import descent, process
 from pytest_laguna.machine.cards import Card

@@ -14,7 +14,7 @@ from pytest_laguna.analysis.diagnostic_case import SPECULATING_ARMS, Case, Rule
 from pytest_laguna.analysis.findings import RuleFinding, reported
 from pytest_laguna.analysis.wording import shown_in_places
 from pytest_laguna.evidence.arm_record import Acceptance, Arm
-from pytest_laguna.evidence.diagnostic_evidence import Missing, present
+from pytest_laguna.evidence.reading import Missing, present
 from pytest_laguna.verdict import NotProvenError, Verdict
 
 

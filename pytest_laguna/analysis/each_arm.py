@@ -18,7 +18,7 @@ from pytest_laguna.analysis.findings import RuleFinding
 from pytest_laguna.analysis.process import judge_process
 from pytest_laguna.evidence.arm_record import ArmRecord, ArmRequest, Planted, RankProcess
 from pytest_laguna.evidence.arms_plan import FolderModels, GeneratedModels
-from pytest_laguna.evidence.diagnostic_evidence import Missing, present
+from pytest_laguna.evidence.reading import Missing, present
 from pytest_laguna.verdict import Verdict
 
 

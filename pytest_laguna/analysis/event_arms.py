@@ -15,6 +15,7 @@ from pytest_laguna.analysis.event_case import EventCase, EventRule
 from pytest_laguna.analysis.findings import RuleFinding
 from pytest_laguna.analysis.topology import plan_derived
 from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, SPARSE, TEACHER
+from pytest_laguna.evidence.reading import ARMS, IDENTITY, PLAN, PROFILE, RECORD
 from pytest_laguna.verdict import Verdict
 
 
@@ -85,8 +86,8 @@ def closure_bound(case: EventCase) -> RuleFinding:
         bound, found = closure.files.get(path, "nothing"), case.evidence.digests.get(path, "nothing")
         if bound != found:
             return Verdict.VOID, f"closure.json: {path} bound as {bound}, found as {found}; expected them equal"
-    profiles = [f"arms/{EVENTS}/profile/rank{rank}.json" for rank in range(case.plan.ranks)]
-    needed = ["plan.json", "identity.json", *profiles, *(f"arms/{arm}/record.json" for arm in case.plan.arms)]
+    profiles = [f"{ARMS}/{EVENTS}/{PROFILE}/rank{rank}.json" for rank in range(case.plan.ranks)]
+    needed = [PLAN, IDENTITY, *profiles, *(f"{ARMS}/{arm}/{RECORD}" for arm in case.plan.arms)]
     missing = [path for path in needed if path not in closure.files]
     return (Verdict.NOT_PROVEN, f"closure.json: without {missing[0]}; expected every check's file") if missing else None
 

@@ -13,11 +13,11 @@ from pytest_laguna.analysis.diagnostic_case import Case
 from pytest_laguna.analysis.findings import RuleFinding
 from pytest_laguna.analysis.identity_case import IdentityCase
 from pytest_laguna.evidence.arm_record import ArmRecord, RankReport
-from pytest_laguna.evidence.diagnostic_evidence import Missing
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
 from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, TEACHER, EventPlan
 from pytest_laguna.evidence.event_evidence import EventEvidence
 from pytest_laguna.evidence.event_profile import EventProfile
+from pytest_laguna.evidence.reading import Missing
 from pytest_laguna.verdict import NotProvenError
 
 Content = TypeVar("Content")

@@ -12,7 +12,8 @@ import enum
 import re
 from typing import Final
 
-from pytest_laguna.evidence.diagnostic_evidence import Frame, Missing, Stack, Stacks
+from pytest_laguna.evidence.rank_stacks import Frame, Stack
+from pytest_laguna.evidence.reading import Missing, Stacks
 
 
 class _Waits(enum.IntEnum):

@@ -30,6 +30,7 @@ from pytest_laguna.evidence.leased_cards import (
 from pytest_laguna.evidence.machine import MachineEvidence
 from pytest_laguna.evidence.placement import misplaced
 from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.reading import Missing, whole
 from pytest_laguna.evidence.schemas import AttemptStart
 from pytest_laguna.verdict import Verdict
 
@@ -78,20 +79,29 @@ def judge_machine(
         UnusableEvidenceError: the output of a management tool is not exactly of its form.
     """
     found = [*_judge_lease(evidence, idle, session)]
-    if evidence.lease is not None and terms is not None:
+    if not isinstance(evidence.lease, Missing) and terms is not None:
         found += [*_judge_terms(evidence.lease, terms)]
-    found += judge_processes(evidence.processes, evidence.damaged)
-    for path, audit in evidence.audits.items():
+    around = (evidence.lease, evidence.before, evidence.after)
+    found += _damaged(*around, *evidence.processes.values(), *evidence.audits.values())
+    found += _ended(evidence.processes)
+    for path, audit in whole(evidence.audits).items():
         found += _against(path, judge_host(audit, host))
     return found
 
 
-def judge_processes(processes: Mapping[str, ProcessRecord], damaged: Mapping[str, str]) -> list[Finding]:
-    """What speaks against the processes that a gate ran, whatever they were for; ``damaged`` are VOID."""
-    found = [(Verdict.VOID, f"{path}: {why}") for path, why in damaged.items()]
-    for path, process in processes.items():
-        found += _against(path, judge_cleanliness(process))
-    return found
+def judge_processes(processes: Mapping[str, ProcessRecord | Missing]) -> list[Finding]:
+    """Findings of the processes that a gate ran: first the records that cannot be used."""
+    return [*_damaged(*processes.values()), *_ended(processes)]
+
+
+def _damaged(*pieces: object) -> list[Finding]:
+    missing = [piece for piece in pieces if isinstance(piece, Missing)]
+    return [(piece.verdict, piece.reason) for piece in missing if piece.verdict is Verdict.VOID]
+
+
+def _ended(processes: Mapping[str, ProcessRecord | Missing]) -> list[Finding]:
+    found = [_against(path, judge_cleanliness(process)) for path, process in whole(processes).items()]
+    return [finding for findings in found for finding in findings]
 
 
 def judge_records(recorded: Mapping[str, str], digest: Callable[[str], str | None]) -> list[Finding]:
@@ -117,13 +127,13 @@ def _against(path: str, finding: Finding) -> list[Finding]:
 
 def _judge_lease(evidence: MachineEvidence, idle: IdleRequirement, session: Session) -> Iterator[Finding]:
     """Rule ``lease-recorded``: the lease is there, and looks at its cards before and after it."""
-    if evidence.lease is None:
+    if isinstance(evidence.lease, Missing):
         yield Verdict.NOT_PROVEN, f"{LEASE}: lease-recorded: no lease is recorded"
         return
     yield from _judge_start(evidence.lease, session)
     leased = (evidence.lease.token, [card.identity for card in evidence.lease.cards], evidence.lease.lane)
     for name, phase, record in ((IDLE_BEFORE, "before", evidence.before), (IDLE_AFTER, "after", evidence.after)):
-        if record is None:
+        if isinstance(record, Missing):
             unproven = f"whether the cards were idle {phase} the lease is not proven"
             yield Verdict.NOT_PROVEN, f"{name}: lease-recorded: missing; {unproven}"
         elif (record.token, record.cards, record.lane) != leased or record.phase != phase:

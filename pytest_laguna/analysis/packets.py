@@ -11,7 +11,7 @@ from pytest_laguna.analysis.diagnostic_case import Case, Rule
 from pytest_laguna.analysis.findings import RuleFinding, gravest, not_applicable
 from pytest_laguna.analysis.process import judge_process
 from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.diagnostic_evidence import Missing, present
+from pytest_laguna.evidence.reading import Missing, present
 from pytest_laguna.verdict import Verdict
 
 

@@ -10,7 +10,7 @@ from pytest_laguna.analysis.event_case import AnyCase
 from pytest_laguna.analysis.findings import RuleFinding
 from pytest_laguna.analysis.hung_ranks import hung_ranks
 from pytest_laguna.evidence.arm_record import ArmRecord
-from pytest_laguna.evidence.diagnostic_evidence import Missing
+from pytest_laguna.evidence.reading import Missing
 from pytest_laguna.verdict import Verdict
 
 

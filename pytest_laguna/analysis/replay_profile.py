@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import compress
 from typing import TypeAlias
 
-from pytest_laguna.evidence.diagnostic_evidence import Profiles
+from pytest_laguna.evidence.profile_file import Profiles
 from pytest_laguna.evidence.replay_profile import ProfileHeader, RankProfile, ReplaySample, SegmentKind
 from pytest_laguna.verdict import UnusableEvidenceError
 

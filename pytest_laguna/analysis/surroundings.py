@@ -13,10 +13,11 @@ from pytest_laguna.analysis.findings import RuleFinding, gravest, not_applicable
 from pytest_laguna.analysis.host import HOST_RULES
 from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.evidence.arm_record import ArmRecord
-from pytest_laguna.evidence.diagnostic_evidence import Missing, present
 from pytest_laguna.evidence.host import HostAudit, HostLimits
 from pytest_laguna.evidence.idle import IdleRecord, seconds_between
+from pytest_laguna.evidence.leased_cards import IDLE_AFTER, IDLE_BEFORE
 from pytest_laguna.evidence.parity import PacketRecord
+from pytest_laguna.evidence.reading import Missing, present
 from pytest_laguna.verdict import Verdict
 
 LEASE = "LAGUNA_LEASE"
@@ -25,7 +26,7 @@ LEASE = "LAGUNA_LEASE"
 
 def before_first(case: AnyCase) -> RuleFinding:
     """Rule ``before-first``: the leased cards were idle before anything ran."""
-    return judge_look(case, "idle-before.json", case.evidence.idle_before, "before", case.plan.cards)
+    return judge_look(case, IDLE_BEFORE, case.evidence.idle_before, "before", case.plan.cards)
 
 
 def after_packets(case: Case) -> RuleFinding:
@@ -52,7 +53,7 @@ def after_arms(case: AnyCase) -> RuleFinding:
 
 def after_last(case: AnyCase) -> RuleFinding:
     """Rule ``after-last``: the leased cards were idle after everything had run."""
-    return judge_look(case, "idle-after.json", case.evidence.idle_after, "after", case.plan.cards)
+    return judge_look(case, IDLE_AFTER, case.evidence.idle_after, "after", case.plan.cards)
 
 
 def one_lease(case: AnyCase) -> RuleFinding:
@@ -84,13 +85,13 @@ def looks_in_order(case: AnyCase) -> RuleFinding:
 
 def _moments(case: AnyCase) -> Iterator[tuple[str, str]]:
     """Every look and every state of the host that is there, in the order in which they are taken, with its time."""
-    yield from _looks("idle-before.json", case.evidence.idle_before)
+    yield from _looks(IDLE_BEFORE, case.evidence.idle_before)
     for place, run in case.evidence.runs():
         if not isinstance(run.host, Missing):
             yield f"{place}/host.json, before", run.host.before.utc
             yield f"{place}/host.json, after", run.host.after.utc
         yield from _looks(f"{place}/idle.json", run.idle)
-    yield from _looks("idle-after.json", case.evidence.idle_after)
+    yield from _looks(IDLE_AFTER, case.evidence.idle_after)
 
 
 def _looks(where: str, piece: IdleRecord | Missing) -> Iterator[tuple[str, str]]:

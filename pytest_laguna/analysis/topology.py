@@ -11,7 +11,7 @@ from pytest_laguna.analysis.event_case import AnyCase
 from pytest_laguna.analysis.findings import RuleFinding
 from pytest_laguna.evidence.arm_record import Arm, CapturedGraph
 from pytest_laguna.evidence.arms_plan import FolderModels, GeneratedModels, Topology
-from pytest_laguna.evidence.diagnostic_evidence import present
+from pytest_laguna.evidence.reading import CONFIG, DRAFT_CONFIG, TARGET_CONFIG, present
 from pytest_laguna.evidence.replay_profile import SegmentKind
 from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
 
@@ -33,7 +33,7 @@ def target_layers(target_config: Mapping[str, JSON]) -> int:
         seen = target_config.get("architectures")
         message = f"config.json: architectures {seen!r}; expected ['{ARCHITECTURE}'], whose graph is known"
         raise UnusableEvidenceError(message)
-    return layer_count(target_config, "config.json")
+    return layer_count(target_config, CONFIG)
 
 
 def layer_count(config: Mapping[str, JSON], name: str) -> int:
@@ -128,8 +128,8 @@ def configurations_hashed(case: Case) -> RuleFinding:
         for folder in present(case.evidence.identity).models.folders
         for file in folder.files
     }
-    for name, folder in (("target-config.json", request.target), ("draft-config.json", request.draft)):
-        expected, seen = hashed.get((folder or "", "config.json")), case.evidence.config_sha256.get(name)
+    for name, folder in ((TARGET_CONFIG, request.target), (DRAFT_CONFIG, request.draft)):
+        expected, seen = hashed.get((folder or "", CONFIG)), case.evidence.config_sha256.get(name)
         if seen is None or expected is None:
             lost = name if seen is None else f"{folder}/config.json"
             return Verdict.NOT_PROVEN, f"{lost}: has no digest; expected that of a configuration and of its model's"

@@ -17,7 +17,7 @@ from pytest_laguna.analysis.diagnostic_case import Case, Rule
 from pytest_laguna.analysis.findings import Finding, RuleFinding, not_applicable, reported
 from pytest_laguna.analysis.topology import layer_count
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, RankReport
-from pytest_laguna.evidence.diagnostic_evidence import present
+from pytest_laguna.evidence.reading import DRAFT_CONFIG, TARGET_CONFIG, present
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 
 
@@ -162,8 +162,8 @@ def layers_of_models(case: Case) -> RuleFinding:
 
     The draft's layers have caches of their own, numbered behind the target's, and are not the candidate's.
     """
-    target = layer_count(present(case.evidence.target_config), "target-config.json")
-    draft = layer_count(present(case.evidence.draft_config), "draft-config.json")
+    target = layer_count(present(case.evidence.target_config), TARGET_CONFIG)
+    draft = layer_count(present(case.evidence.draft_config), DRAFT_CONFIG)
     for arm, record in case.records():
         expected = (target, draft if arm.speculates else 0)
         for report in record.ranks:

@@ -19,7 +19,6 @@ import pydantic
 
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Teacher, leg_name, leg_sequence
-from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
 from pytest_laguna.evidence.host import HostAudit
 from pytest_laguna.evidence.idle import IdleRecord
@@ -27,16 +26,17 @@ from pytest_laguna.evidence.leased_cards import HOST, PROCESS
 from pytest_laguna.evidence.leg import LegEnd, LegName, LegRecord, LegRequest
 from pytest_laguna.evidence.leg_surroundings import LegSurroundings
 from pytest_laguna.evidence.process_record import ProcessRecord
-from pytest_laguna.evidence.schemas import Model, Schema, parse_model, read_model
+from pytest_laguna.evidence.reading import FAILURE, PLAN, REQUEST, Failure, Missing, read_piece, usable
+from pytest_laguna.evidence.schemas import Schema, parse_model, read_model
 from pytest_laguna.verdict import UnusableEvidenceError
 
 DIRECTORY = "endpoint"
 """Below the attempt's ``evidence``."""
 LEGS = "legs"
-PROTOCOL, SUITE, TEACHER, PLAN = "protocol.toml", "suite.json", "teacher.json", "plan.json"
+PROTOCOL, SUITE, TEACHER = "protocol.toml", "suite.json", "teacher.json"
 PROTOCOL_COMMIT = "protocol-commit.json"
 PHASE_1 = "phase1-analysis.json"
-TARGET_CONFIG = "target-config.json"
+LEG, END = "leg.json", "end.json"
 
 Phase: TypeAlias = Literal["before", "after"]
 PHASES: tuple[Phase, ...] = ("before", "after")
@@ -44,11 +44,6 @@ PHASES: tuple[Phase, ...] = ("before", "after")
 _SHA1_DIGITS = 40
 _GitName = Annotated[str, pydantic.Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
 _LEG_NAME = re.compile(r"[0-9]{2}-(A1|B1|B2|A2)")
-_SIZE_LIMIT = 64 * 1024 * 1024
-
-
-class _Failure(Schema):
-    reason: str
 
 
 class ProtocolCommit(Schema):
@@ -105,7 +100,7 @@ def leg_directory(directory: Path, sequence: int, leg: LegName) -> Path:
 
 def started_legs(directory: Path) -> set[str]:
     """The names of the legs whose server was to be started: from then on a leg can have been measured."""
-    return {path.parent.name for path in (directory / LEGS).glob("*/request.json")}
+    return {path.parent.name for path in (directory / LEGS).glob(f"*/{REQUEST}")}
 
 
 def idle_file(directory: Path, sequence: int, phase: Phase) -> Path:
@@ -128,25 +123,27 @@ def read_legs(directory: Path) -> EndpointEvidence:
         if not _LEG_NAME.fullmatch(place.name):
             message = f"{LEGS}/{place.name}: not a leg's directory"
             raise UnusableEvidenceError(message)
-        failure, record = place / "failure.json", place / "leg.json"
+        failure, record = place / FAILURE, place / LEG
         if failure.exists() == record.exists():
             seen = "both" if record.exists() else "neither"
-            message = f"{LEGS}/{place.name}: {seen} of leg.json and failure.json; expected one of them"
+            message = f"{LEGS}/{place.name}: {seen} of {LEG} and {FAILURE}; expected one of them"
             raise UnusableEvidenceError(message)
         if record.exists():
             legs.append(read_model(record, LegRecord))
             _require_named(place, legs[-1].request)
         else:
-            ended[place.name] = _ended_leg(place, read_model(failure, _Failure).reason)
+            ended[place.name] = _ended_leg(place, read_model(failure, Failure).reason)
     return EndpointEvidence(legs, ended)
 
 
 def _ended_leg(place: Path, reason: str) -> EndedLeg:
-    request = place / "request.json"
-    if request.exists():
-        _require_named(place, read_model(request, LegRequest))
-    end = _read_if_there(place / "end.json", LegEnd)
-    if end is not None and end.process is not None:
+    request = usable(read_piece(place, REQUEST, LegRequest))
+    if not isinstance(request, Missing):
+        _require_named(place, request)
+    end = usable(read_piece(place, END, LegEnd))
+    if isinstance(end, Missing):
+        return EndedLeg(reason=reason, end=None)
+    if end.process is not None:
         require_end(place, end)
     return EndedLeg(reason=reason, end=end)
 
@@ -189,25 +186,16 @@ def read_surroundings(directory: Path, name: str, span: tuple[str, str] | None) 
     return LegSurroundings(
         name=name,
         served=name in started_legs(directory),
-        before=_read_if_there(idle_file(directory, sequence, "before"), IdleRecord),
-        after=_read_if_there(idle_file(directory, sequence, "after"), IdleRecord),
-        host=_read_if_there(place / HOST, HostAudit),
+        before=usable(read_piece(directory, idle_file(directory, sequence, "before").name, IdleRecord)),
+        after=usable(read_piece(directory, idle_file(directory, sequence, "after").name, IdleRecord)),
+        host=usable(read_piece(place, HOST, HostAudit)),
         span=span,
     )
-
-
-def _read_if_there(path: Path, model: type[Model]) -> Model | None:
-    return read_model(path, model) if path.exists() else None
 
 
 def read_plan(directory: Path) -> EndpointPlan:
     """Read what was expected before the first leg; raises UnusableEvidenceError."""
     return read_model(directory / PLAN, EndpointPlan)
-
-
-def read_identity(directory: Path) -> DiagnosticIdentity:
-    """Read what ran; raises UnusableEvidenceError."""
-    return read_model(directory / "identity.json", DiagnosticIdentity)
 
 
 def take_teacher(directory: Path, legs: Sequence[LegRecord]) -> Teacher | None:
@@ -231,11 +219,11 @@ def take_teacher(directory: Path, legs: Sequence[LegRecord]) -> Teacher | None:
     if control is None:
         return None
     request = control.request
-    source = files.sha256_file(leg_directory(directory, request.sequence, request.leg) / "leg.json")
+    source = files.sha256_file(leg_directory(directory, request.sequence, request.leg) / LEG)
     return Teacher.of(control.rows, source)
 
 
 def read_teacher(path: Path) -> Teacher:
     """Read the canonical answers, as their maker wrote them; raises UnusableEvidenceError."""
-    content = files.read_bytes(path, limit=_SIZE_LIMIT)
+    content = files.read_bytes(path, limit=files.SIZE_LIMIT)
     return parse_model(parse_foreign_json(content.decode("utf-8", "replace"), path.name), Teacher, path.name)

@@ -21,6 +21,8 @@ PRIVATE_DIRECTORY = 0o700
 
 NESTING_LIMIT = 100
 """How many lists and objects may lie in one another; every JSON reader of the suite can read that back."""
+SIZE_LIMIT = 64 * 1024 * 1024
+"""Largest file that is read where no smaller limit is given, in bytes."""
 _TAIL_BYTES = 4096
 
 
@@ -130,7 +132,7 @@ def digest_of(value: JSON) -> str:
     return sha256_bytes(canonical_json(value))
 
 
-def read_canonical_json(path: Path, *, limit: int = 64 * 1024 * 1024) -> JSON:
+def read_canonical_json(path: Path, *, limit: int = SIZE_LIMIT) -> JSON:
     """Read a JSON file that we wrote; any other spelling of the same value (a doubled key, a space) is refused.
 
     Args:

@@ -7,11 +7,12 @@ import dataclasses
 
 from pytest_laguna.evidence.host import HostAudit
 from pytest_laguna.evidence.idle import IdleRecord
+from pytest_laguna.evidence.reading import Missing
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LegSurroundings:
-    """What lies around one leg's record; None where it is not there.
+    """What lies around one leg's record.
 
     Attributes:
         name: of its directory.
@@ -19,12 +20,12 @@ class LegSurroundings:
         before: the looks at the cards before it.
         after: those after it.
         host: the host before and after its server.
-        span: when it began and when it had ended, by its record.
+        span: when it began and when it had ended, by its record; None without one.
     """
 
     name: str
     served: bool
-    before: IdleRecord | None
-    after: IdleRecord | None
-    host: HostAudit | None
+    before: IdleRecord | Missing
+    after: IdleRecord | Missing
+    host: HostAudit | Missing
     span: tuple[str, str] | None

@@ -3,25 +3,35 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 import pydantic
 
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.reading import names_in
 from pytest_laguna.evidence.replay_profile import ProfileHeader, RankProfile, ReplaySample
 from pytest_laguna.evidence.schemas import first_defect, parse_model
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
-SIZE_LIMIT = 64 * 1024 * 1024
-"""Bytes; 10,000 replays of 291 segments take less than half of it."""
+Profiles: TypeAlias = Mapping[str, Callable[[], RankProfile]]
+"""Reader of each profile by file name. A call reads from the start, so that one file at a time is in memory.
+
+A call, and each step through its samples, raises UnusableEvidenceError if the file is torn or of another form.
+"""
 
 _SAMPLES = ',"samples":['
 """Where the samples begin in canonical JSON. Text cannot hold it: there each quotation mark follows a backslash."""
 
 _DECODER = json.JSONDecoder()
+
+
+def profiles_in(directory: Path) -> Profiles:
+    """Return the reader of each profile of a directory."""
+    return {name: functools.partial(read_profile, directory / name) for name in names_in(directory)}
 
 
 def read_profile(path: Path) -> RankProfile:
@@ -31,7 +41,7 @@ def read_profile(path: Path) -> RankProfile:
         UnusableEvidenceError: missing, torn, not in canonical form, or of another schema; a step through the samples
             raises it where that sample is.
     """
-    content = files.read_bytes(path, limit=min(_size(path), SIZE_LIMIT))
+    content = files.read_bytes(path, limit=min(_size(path), files.SIZE_LIMIT))  # 10,000 replays take half of it
     try:
         text = content.decode()
     except UnicodeDecodeError as error:

@@ -7,12 +7,13 @@ rank's interpreter: a rank that spins or waits is written down, and one that is 
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
+from typing import TypeAlias
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.diagnostic_evidence import Frame, Missing, Stack, Stacks
-from pytest_laguna.verdict import UnusableEvidenceError, Verdict
+from pytest_laguna.verdict import UnusableEvidenceError
 
 SIZE_LIMIT = 1024 * 1024
 """The handler writes at most 100 threads of 100 frames; a rank has some ten of some 50."""
@@ -26,6 +27,29 @@ _CUT = "  ..."
 """What stands for frames that are too many."""
 _OUTERMOST = {"<module>", "_run_module_as_main"}
 """In what the main thread of a program or of a module runs, as no other does."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frame:
+    """One call of a rank's, as Python's fault handler writes it.
+
+    Attributes:
+        file: path of its source.
+        line: its number; ``???`` where the handler did not know it.
+        function: its name.
+    """
+
+    file: str
+    line: str
+    function: str
+
+    def __str__(self) -> str:
+        *_, where = self.file.rpartition("site-packages/")
+        return f"{self.function} ({where}, line {self.line})"
+
+
+Stack: TypeAlias = tuple[Frame, ...]
+"""The calls that a rank's main thread was in, the innermost first."""
 
 
 def remove_unwritten(directory: Path) -> None:
@@ -43,29 +67,18 @@ def stack_files(directory: Path) -> list[Path]:
         return []
 
 
-def read_stacks(directory: Path) -> Stacks:
-    """What every rank of an arm wrote; never raises for what lies there.
+def read_stack(path: Path) -> Stack:
+    """Read the last stack in a rank's file; empty if the rank wrote nothing.
 
-    Args:
-        directory: the arm's own.
+    Raises:
+        UnusableEvidenceError: the file is torn, or not what the handler writes.
     """
-    found: dict[int, Stack | Missing] = {}
-    for path in stack_files(directory):
-        stack = _read(path)
-        if stack:
-            found[int(path.name.split("-")[1])] = stack
-    return found
-
-
-def _read(path: Path) -> Stack | Missing:
-    """The last text of a file; no call where nothing was written."""
+    content = files.read_bytes(path, limit=SIZE_LIMIT)
     try:
-        content = files.read_bytes(path, limit=SIZE_LIMIT)
         return main_stack(content.decode("ascii"), path.name) if content else ()
-    except UnusableEvidenceError as error:
-        return Missing(Verdict.VOID, str(error))
-    except UnicodeDecodeError:
-        return Missing(Verdict.VOID, f"{path.name}: not ASCII; expected what Python's fault handler writes")
+    except UnicodeDecodeError as error:
+        message = f"{path.name}: not ASCII; expected what Python's fault handler writes"
+        raise UnusableEvidenceError(message) from error
 
 
 def main_stack(text: str, name: str) -> Stack:

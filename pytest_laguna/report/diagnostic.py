@@ -10,8 +10,8 @@ from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case
 from pytest_laguna.analysis.timing import GATES
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord
 from pytest_laguna.evidence.diagnostic import Comparison, Diagnosis
-from pytest_laguna.evidence.diagnostic_evidence import Missing
 from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
+from pytest_laguna.evidence.reading import Missing
 from pytest_laguna.evidence.replay_profile import RankProfile
 from pytest_laguna.report import charts
 from pytest_laguna.report.attempt import ShownAttempt

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_laguna.analysis.wording import shown_in_places
-from pytest_laguna.evidence.diagnostic_evidence import Missing
 from pytest_laguna.evidence.event_analysis import EventAnalysis
 from pytest_laguna.evidence.event_profile import EventProfile
 from pytest_laguna.evidence.event_reader import read_event_plan, read_events
+from pytest_laguna.evidence.reading import whole
 from pytest_laguna.report import charts
 from pytest_laguna.report.attempt import ShownAttempt
 from pytest_laguna.report.figures import Drawing, figure
@@ -20,7 +20,7 @@ def events_section(shown: ShownAttempt, own: EventAnalysis, drawing: Drawing) ->
     """Everything that the event profile measured."""
     place = shown.own_directory
     evidence = read_events(place, read_event_plan(place).arms)
-    profiles = [piece for piece in evidence.profiles.values() if not isinstance(piece, Missing)]
+    profiles = whole(evidence.profiles).values()
     return joined([
         element("h3", "Event profile"),
         facts([

@@ -11,6 +11,7 @@ from pytest_laguna.evidence import files, leased_cards, root
 from pytest_laguna.evidence.host import HostAudit
 from pytest_laguna.evidence.machine import MachineEvidence, read_machine
 from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.reading import Missing, whole
 from pytest_laguna.report.attempt import ShownAttempt
 from pytest_laguna.report.clauses import badge
 from pytest_laguna.report.markup import Markup, code, details, element, facts, joined, table
@@ -77,7 +78,7 @@ def _mapping(record: dict[str, JSON], name: str) -> dict[str, JSON]:
 
 
 def _cards(machine: MachineEvidence) -> Iterator[Markup]:
-    if machine.lease is None:
+    if isinstance(machine.lease, Missing):
         return
     yield element("h3", "Cards")
     yield table(
@@ -87,15 +88,16 @@ def _cards(machine: MachineEvidence) -> Iterator[Markup]:
             for rank, card in enumerate(machine.lease.cards)
         ],
     )
-    looks = [(record.phase, str(len(record.snapshots))) for record in (machine.before, machine.after) if record]
+    records = [record for record in (machine.before, machine.after) if not isinstance(record, Missing)]
+    looks = [(record.phase, str(len(record.snapshots))) for record in records]
     yield element("p", *(f"{count} looks {phase} the lease. " for phase, count in looks), class_="soft")
 
 
 def _processes(machine: MachineEvidence) -> Iterator[Markup]:
-    if not machine.processes:
+    rows = [_process(path, record) for path, record in whole(machine.processes).items()]
+    if not rows:
         return
     yield element("h3", "Processes")
-    rows = [_process(path, record) for path, record in machine.processes.items()]
     yield table(("process", "ended", "status", "seconds", "left running"), rows)
 
 
@@ -113,7 +115,8 @@ def _process(path: str, record: ProcessRecord) -> tuple[str, ...]:
 
 
 def _host(machine: MachineEvidence, campaign: Campaign, lane: str) -> Iterator[Markup]:
-    if not machine.audits:
+    audits = whole(machine.audits)
+    if not audits:
         return
     limits = campaign.lane_settings(lane).host
     yield element("h3", "Host")
@@ -121,7 +124,7 @@ def _host(machine: MachineEvidence, campaign: Campaign, lane: str) -> Iterator[M
         ("around", "within limits", "seconds", "load before", "memory free", "hottest", "throttled", "kernel log"),
         [
             (code(path.removesuffix(f"/{leased_cards.HOST}")), badge(judge_host(audit, limits)[0]), *_audit(audit))
-            for path, audit in machine.audits.items()
+            for path, audit in audits.items()
         ],
     )
     unset = [name for name, value in limits.model_dump().items() if value is None]

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pytest_laguna.evidence import leased_cards
-from pytest_laguna.evidence.diagnostic_reader import names_in
 from pytest_laguna.evidence.files import printable
+from pytest_laguna.evidence.reading import names_in
 
 _SECONDS = 1.0
 """Between two looks at a run's directory."""

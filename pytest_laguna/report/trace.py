@@ -13,10 +13,10 @@ from pathlib import Path
 
 from pytest_laguna.analysis.event_ranges import places
 from pytest_laguna.evidence import diagnostic, event_analysis, root
-from pytest_laguna.evidence.diagnostic_evidence import present
-from pytest_laguna.evidence.diagnostic_reader import ARMS, PROFILE, names_in, read_diagnostic
+from pytest_laguna.evidence.diagnostic_reader import read_diagnostic
 from pytest_laguna.evidence.event_profile import EventProfile
 from pytest_laguna.evidence.event_reader import read_event_plan, read_events
+from pytest_laguna.evidence.reading import ARMS, PROFILE, names_in, present
 from pytest_laguna.evidence.replay_profile import RankProfile, SegmentKind
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 

@@ -29,8 +29,7 @@ from pytest_laguna.attempt import Attempt, Precondition
 from pytest_laguna.campaign import parse_campaign
 from pytest_laguna.engine import launch
 from pytest_laguna.engine_run import EngineRun, Models
-from pytest_laguna.evidence import diagnostic_reader as reader
-from pytest_laguna.evidence import files, root
+from pytest_laguna.evidence import files, reading, root
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.diagnostic import DIRECTORY, NOTICE
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity, ModelFiles
@@ -151,7 +150,7 @@ class ArmGate:
 
     def started(self) -> list[str]:
         """The arms whose programs were started, in their order."""
-        return [arm for arm in Arm if (self.diagnostic / reader.ARMS / arm / "request.json").exists()]
+        return [arm for arm in Arm if (self.diagnostic / reading.ARMS / arm / "request.json").exists()]
 
     def require_journal(self, arm: Arm) -> None:
         """See that the journal is whole, and holds the end of an arm's process."""
@@ -164,7 +163,7 @@ class ArmGate:
 
     def left(self, arm: Arm) -> set[str]:
         """The files of an arm."""
-        place = self.diagnostic / reader.ARMS / arm
+        place = self.diagnostic / reading.ARMS / arm
         return {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
 
     def plain(self, reason: str) -> str:
@@ -261,7 +260,7 @@ def test_an_arm_is_named_with_what_was_killed_in_it_and_no_other_runs(
     traceback = {"record.traceback"} if victim == "rank" else set()
     assert gate.left(arm) == ALWAYS | written | failure | traceback
     if victim == "supervisor" and failure:
-        said = read_model(gate.diagnostic / reader.ARMS / arm / reader.FAILURE, reader.Failure).reason
+        said = read_model(gate.diagnostic / reading.ARMS / arm / reading.FAILURE, reading.Failure).reason
         assert gate.plain(said).startswith(f"arm {arm} in .../arms/{arm}: supervisor-lost, exit unknown after a while")
         assert said.endswith("; whether all of it has ended is not proven")
     gate.require_journal(arm)

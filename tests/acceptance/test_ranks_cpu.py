@@ -16,9 +16,8 @@ from pytest_laguna.analysis.rank_rules import judge_samples
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.engine import launch
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest, Planted
-from pytest_laguna.evidence.diagnostic_evidence import Missing
 from pytest_laguna.evidence.process_record import ProcessRecord
-from pytest_laguna.evidence.rank_stacks import read_stacks
+from pytest_laguna.evidence.reading import Missing, read_stacks
 from pytest_laguna.verdict import Verdict
 from tests import altered_rank
 from tests.runner import runner

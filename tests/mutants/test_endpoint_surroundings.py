@@ -12,6 +12,7 @@ from pytest_laguna.evidence.host import HostAudit, HostLimits, HostState, Kernel
 from pytest_laguna.evidence.idle import IdleRequirement
 from pytest_laguna.evidence.leased_cards import LeasedCard, LeaseStart
 from pytest_laguna.evidence.leg_surroundings import LegSurroundings
+from pytest_laguna.evidence.reading import Missing
 from pytest_laguna.verdict import Verdict
 from tests.caught_first import caught_first
 from tests.sealed import TOKEN, idle_record
@@ -72,6 +73,7 @@ GOOD = Surroundings(
     legs=[leg("01-A1", 1), leg("02-B1", 2)],
 )
 
+ABSENT = Missing(Verdict.NOT_PROVEN, "there is none")
 Change = Callable[[Surroundings], Surroundings]
 
 
@@ -108,8 +110,8 @@ OTHER_TOKEN = "f" * 32
 BEFORE, AFTER = (utc(2, 1), utc(2, 2)), (utc(2, 50), utc(2, 51))
 MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
     ("cards-around-legs", "no legs", no_legs, N, "there is no leg"),
-    ("cards-around-legs", "no look before", change(1, before=None), N, "before 02-B1: no look at the cards"),
-    ("cards-around-legs", "no look after", change(0, after=None), N, "after 01-A1: no look at the cards"),
+    ("cards-around-legs", "no look before", change(1, before=ABSENT), N, "before 02-B1: no look at the cards"),
+    ("cards-around-legs", "no look after", change(0, after=ABSENT), N, "after 01-A1: no look at the cards"),
     ("cards-around-legs", "too short", change(1, before=look("before", BEFORE[0])), N, "before 02-B1: interval-cov"),
     ("cards-around-legs", "token", change(1, before=look("before", *BEFORE, token=OTHER_TOKEN)), V, "cards of this le"),
     ("cards-around-legs", "cards", change(1, after=look("after", *AFTER, cards=["x"])), V, "looks at ['x'] after a r"),
@@ -141,7 +143,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         V,
         "before 02-B1, look 0 is of 2026-07-26T10:02:01.000000+00:00; expected it after 01-A1, its end",
     ),
-    ("host-around-legs", "none", change(1, host=None), N, "02-B1: the host around it is not recorded"),
+    ("host-around-legs", "none", change(1, host=ABSENT), N, "02-B1: the host around it is not recorded"),
     ("host-around-legs", "beyond a limit", change(0, host=audit(1, memory=99)), V, "01-A1: memory-free: 99 bytes"),
 ]
 
@@ -167,7 +169,7 @@ def test_the_mutant_is_caught_by_its_rule(rule: str, change_one: Change, verdict
 
 
 def test_a_leg_without_a_record_has_looks_of_its_own_and_a_leg_that_never_served_no_host() -> None:
-    refused = dataclasses.replace(leg("02-B1", 2), served=False, host=None, span=None)
+    refused = dataclasses.replace(leg("02-B1", 2), served=False, host=ABSENT, span=None)
     assert judge_surroundings(dataclasses.replace(GOOD, legs=[GOOD.legs[0], refused])) is None
     ended = change(1, span=None)(GOOD)
     assert judge_surroundings(ended) is None
@@ -177,4 +179,4 @@ def test_a_leg_without_a_record_has_looks_of_its_own_and_a_leg_that_never_served
 
 
 def test_where_nobody_looked_at_the_lease_the_legs_still_follow_each_other() -> None:
-    assert judge_surroundings(dataclasses.replace(GOOD, leased=None)) is None
+    assert judge_surroundings(dataclasses.replace(GOOD, leased=ABSENT)) is None

@@ -13,6 +13,7 @@ from pytest_laguna.analysis.lease import judge_processes
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.evidence.machine import read_processes
 from pytest_laguna.evidence.process_record import Reason
+from pytest_laguna.evidence.reading import present
 from pytest_laguna.machine.process import ProcessError
 from pytest_laguna.verdict import Verdict
 from tests.runner import runner
@@ -37,7 +38,7 @@ def test_what_a_program_leaves_is_judged_though_nobody_looks_at_its_end(run: Arm
     place = evidence / "clause"
     place.mkdir()
     run(LEAVES, {}, place, 20.0)
-    ((verdict, reason),) = judge_processes(*read_processes(evidence))
+    ((verdict, reason),) = judge_processes(read_processes(evidence))
     assert verdict is Verdict.FAIL
     assert reason.startswith("clause/process.json: nothing-left: left behind: pid ")
 
@@ -48,7 +49,7 @@ def test_so_it_is_where_a_program_runs_outside_the_evidence(run: ArmRunner, evid
         place.mkdir(parents=True)
         run(LEAVES, {}, place, 20.0)
         assert not (place / "process.json").exists()
-    found = judge_processes(*read_processes(evidence))
+    found = judge_processes(read_processes(evidence))
     assert [verdict for verdict, _ in found] == [Verdict.FAIL] * 2
     assert all(reason.startswith(f"processes/{'x' * 64}-") for _, reason in found)
 
@@ -57,7 +58,7 @@ def test_a_link_out_of_the_evidence_does_not_lead_there(run: ArmRunner, evidence
     (tmp_path / "outside").mkdir()
     (evidence / "clause").symlink_to(tmp_path / "outside")
     run(["/bin/true"], {}, evidence / "clause", 20.0)
-    processes, _ = read_processes(evidence)
+    processes = read_processes(evidence)
     assert [Path(path).parts[0] for path in processes] == ["processes"]
 
 
@@ -69,28 +70,23 @@ def test_a_program_that_was_stopped_or_ended_by_its_deadline_leaves_its_record(r
         pass
     with pytest.raises(ZeroDivisionError), run.start(RUNS_ON, {}, evidence / "thrown", 60.0):
         _ = 1 // 0
-    processes, damaged = read_processes(evidence)
-    reasons = {path: process.reason for path, process in processes.items()}
-    assert (reasons, damaged) == (
-        {
-            "deadline/process.json": Reason.DEADLINE,
-            "stopped/process.json": Reason.STOPPED,
-            "thrown/process.json": Reason.STOPPED,
-        },
-        {},
-    )
+    assert {path: present(process).reason for path, process in read_processes(evidence).items()} == {
+        "deadline/process.json": Reason.DEADLINE,
+        "stopped/process.json": Reason.STOPPED,
+        "thrown/process.json": Reason.STOPPED,
+    }
 
 
 def test_a_record_that_is_there_before_the_end_is_never_taken_for_it(run: ArmRunner, evidence: Path) -> None:
     with pytest.raises(FileExistsError):
         run(["/bin/sh", "-c", "echo {} > process.json"], {}, evidence, 20.0)
-    ((verdict, reason),) = judge_processes(*read_processes(evidence))
+    ((verdict, reason),) = judge_processes(read_processes(evidence))
     assert (verdict, reason.startswith("process.json: ")) == (Verdict.VOID, True)
 
 
 def test_a_program_that_cannot_be_run_leaves_no_record(run: ArmRunner, evidence: Path) -> None:
     start = time.monotonic()
-    with pytest.raises(ProcessError, match="could not be run"):
+    with pytest.raises(ProcessError, match="expected a running program"):
         run(["/nowhere/program"], {}, evidence, 20.0)
     assert time.monotonic() - start < 10
     assert read_processes(evidence) == ({}, {})

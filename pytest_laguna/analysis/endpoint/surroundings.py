@@ -17,6 +17,7 @@ from pytest_laguna.evidence.host import HostLimits
 from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, seconds_between
 from pytest_laguna.evidence.leased_cards import LeaseStart
 from pytest_laguna.evidence.leg_surroundings import LegSurroundings
+from pytest_laguna.evidence.reading import Missing
 from pytest_laguna.verdict import Verdict
 
 
@@ -26,14 +27,14 @@ class Surroundings:
 
     Attributes:
         lease: under which all of it was seen.
-        leased: the looks at its cards before anything ran; None where there are none.
+        leased: the looks at its cards before anything ran.
         idle: when cards count as idle.
         host: the host's limits.
         legs: in the order of their numbers.
     """
 
     lease: LeaseStart
-    leased: IdleRecord | None
+    leased: IdleRecord | Missing
     idle: IdleRequirement
     host: HostLimits
     legs: Sequence[LegSurroundings]
@@ -54,9 +55,9 @@ def cards_around_legs(seen: Surroundings) -> Finding | None:
 
 
 def _judge_look(
-    record: IdleRecord | None, phase: str, expected: tuple[str, str, list[str]], requirement: IdleRequirement
+    record: IdleRecord | Missing, phase: str, expected: tuple[str, str, list[str]], requirement: IdleRequirement
 ) -> Finding | None:
-    if record is None:
+    if isinstance(record, Missing):
         return Verdict.NOT_PROVEN, "no look at the cards; expected the campaign's"
     if record.phase != phase or (record.lane, record.token, record.cards) != expected:
         return Verdict.VOID, f"looks at {record.cards} {record.phase} a run; expected the cards of this lease {phase}"
@@ -82,7 +83,7 @@ def _moments(seen: Surroundings) -> Iterator[tuple[str, str]]:
         yield from _looks(f"before {leg.name}", leg.before)
         if leg.span is not None:
             yield f"{leg.name}, its begin", leg.span[0]
-        if leg.host is not None:
+        if not isinstance(leg.host, Missing):
             yield f"{leg.name}, the host before", leg.host.before.utc
             yield f"{leg.name}, the host after", leg.host.after.utc
         yield from _looks(f"after {leg.name}", leg.after)
@@ -90,8 +91,8 @@ def _moments(seen: Surroundings) -> Iterator[tuple[str, str]]:
             yield f"{leg.name}, its end", leg.span[1]
 
 
-def _looks(where: str, record: IdleRecord | None) -> Iterator[tuple[str, str]]:
-    if record is not None:
+def _looks(where: str, record: IdleRecord | Missing) -> Iterator[tuple[str, str]]:
+    if not isinstance(record, Missing):
         yield from ((f"{where}, look {number}", look.utc) for number, look in enumerate(record.snapshots))
 
 
@@ -99,7 +100,7 @@ def host_around_legs(seen: Surroundings) -> Finding | None:
     """Rule ``host-around-legs``: the host was within the campaign's limits around every server."""
     found: list[Finding] = []
     for leg in seen.legs:
-        if leg.host is not None:
+        if not isinstance(leg.host, Missing):
             verdict, reason = judge_host(leg.host, seen.host)
             found += [] if verdict is Verdict.PASS else [(verdict, f"{leg.name}: {reason}")]
         elif leg.served:

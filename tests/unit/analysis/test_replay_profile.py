@@ -12,7 +12,7 @@ import pytest
 from pytest_laguna.analysis.replay_checks import CONTAINMENT, preparation_checks
 from pytest_laguna.analysis.replay_profile import QUANTITIES, Check, reduce_profiles
 from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.diagnostic_evidence import Profiles
+from pytest_laguna.evidence.profile_file import Profiles
 from pytest_laguna.evidence.replay_profile import ProfileHeader, RankProfile, ReplaySample, ViewPreparation
 from pytest_laguna.verdict import UnusableEvidenceError
 

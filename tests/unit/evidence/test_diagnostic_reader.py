@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest
-from pytest_laguna.evidence.diagnostic_evidence import Missing, present
-from pytest_laguna.evidence.diagnostic_reader import read_config, read_diagnostic, read_plan, read_run
+from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
+from pytest_laguna.evidence.reading import Missing, present, read_config, read_run
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 from tests import diagnostic_root as root
 

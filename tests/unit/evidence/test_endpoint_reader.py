@@ -11,7 +11,6 @@ from pytest_laguna.evidence import files
 from pytest_laguna.evidence.endpoint_reader import (
     idle_file,
     leg_directory,
-    read_identity,
     read_legs,
     read_plan,
     read_surroundings,
@@ -19,6 +18,7 @@ from pytest_laguna.evidence.endpoint_reader import (
     started_legs,
 )
 from pytest_laguna.evidence.leg import SuiteRow
+from pytest_laguna.evidence.reading import Missing, read_identity
 from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 from tests import endpoint_legs as lab
@@ -82,7 +82,8 @@ def test_a_leg_that_ended_says_why(tmp_path: Path) -> None:
     assert started_legs(tmp_path) == {"01-A1"}
     for name, served in (("01-A1", True), ("02-B1", False)):
         seen = read_surroundings(tmp_path, name, ("from", "until"))
-        assert (seen.name, seen.served, seen.before, seen.after, seen.host) == (name, served, None, None, None)
+        assert (seen.name, seen.served) == (name, served)
+        assert all(isinstance(piece, Missing) for piece in (seen.before, seen.after, seen.host))
         assert seen.span == ("from", "until")
 
 

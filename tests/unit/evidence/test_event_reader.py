@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.diagnostic_evidence import Missing, present
 from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, SPARSE
 from pytest_laguna.evidence.event_reader import file_digests, read_event_plan, read_events
+from pytest_laguna.evidence.reading import Missing, present
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests import event_root
 

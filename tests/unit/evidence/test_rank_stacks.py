@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.evidence.diagnostic_evidence import Frame, Missing
 from pytest_laguna.evidence.rank_files import stack_name
-from pytest_laguna.evidence.rank_stacks import SIZE_LIMIT, main_stack, read_stacks, remove_unwritten
+from pytest_laguna.evidence.rank_stacks import SIZE_LIMIT, Frame, main_stack, remove_unwritten
+from pytest_laguna.evidence.reading import Missing, read_stacks
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 
 PROGRAM = """\

@@ -35,11 +35,11 @@ from benchmarks.replays import Replay, Rounds
 from pytest_laguna.analysis.event_profile import category_sums, shares
 from pytest_laguna.analysis.event_sparse import sparse_shares
 from pytest_laguna.analysis.event_work import waiting
-from pytest_laguna.campaign import Lane
 from pytest_laguna.engine import arms
 from pytest_laguna.evidence.event_profile import EventClock, EventProfile, HostLead, StreamIdentity
 from pytest_laguna.evidence.event_sparse import SparseProfile, chosen_intervals
 from pytest_laguna.evidence.replay_profile import SegmentKind, order_sha256
+from pytest_laguna.evidence.values import Lane
 
 if TYPE_CHECKING:
     from pytest_laguna.engine.timeline import Stream, Timeline  # import torch

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from pytest_laguna.campaign import Lane
 from pytest_laguna.engine import arms, packets
 from pytest_laguna.evidence.arm_record import Planted
 from pytest_laguna.evidence.parity import PacketRequest
+from pytest_laguna.evidence.values import Lane
 from tests.runner import runner
 
 QUERIES = [2, 3, 4, 5, 6, 7, 8]

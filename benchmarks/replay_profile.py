@@ -36,9 +36,9 @@ from typing import Any
 
 from benchmarks import replays
 from benchmarks.replays import Replay, Rounds
-from pytest_laguna.campaign import Lane
 from pytest_laguna.engine import arms
 from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.evidence.values import Lane
 
 MODULE = "benchmarks.replay_profile"
 WAYS = ("stock", "seam", "profile")

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_laguna.campaign import Lane
 from pytest_laguna.engine import arms
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
 from pytest_laguna.evidence.schemas import read_model
+from pytest_laguna.evidence.values import Lane
 from tests.runner import runner
 
 PROMPTS = ("digits", "letters", "assignments")

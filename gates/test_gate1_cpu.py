@@ -24,10 +24,11 @@ import torch
 from gates import vllm_classes as support
 from pytest_laguna.analysis.arm_pair import RESULT_RULES, RULES, Expected, Pair, compare
 from pytest_laguna.arm_runner import ArmRunner
-from pytest_laguna.campaign import Campaign, Lane, Rehearsal
+from pytest_laguna.campaign import Campaign, EngineRehearsal
 from pytest_laguna.engine.launch import ArmFailedError, TinyPair
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest, Planted
 from pytest_laguna.evidence.files import canonical_json, write_new
+from pytest_laguna.evidence.values import Lane
 from pytest_laguna.fixtures import Prove
 from pytest_laguna.verdict import JSON
 
@@ -241,7 +242,7 @@ def test_source_drift_is_rejected(prove: Prove) -> None:
             apply(cache)
             for use in (contract.forward, contract.update):
                 message = refused(ContractError, use, cache)
-                assert f"source.{field}: expected" in message
+                assert f"source.{field}: seen" in message
             messages[drift] = message
         cache = support.make_cache()
         contract = build(validator, cache)
@@ -269,7 +270,7 @@ def test_cached_view_object_or_metadata_drift_is_rejected(prove: Prove) -> None:
                     contract = build(validator, cache)
                     apply(getattr(contract, path).views[part])
                     for use in (contract.forward, contract.update):
-                        assert f"{name}.{field}: expected" in refused(ContractError, use, cache), drift
+                        assert f"{name}.{field}: seen" in refused(ContractError, use, cache), drift
                         refusals += 1
                 cache = support.make_cache(kv_heads=1)
                 contract = build(validator, cache)
@@ -643,7 +644,7 @@ AT_ONCE = 2  # arms in parallel: nothing is timed here
 class EngineRun:
     """The campaign's rehearsal: arms over the generated pair, each in a fresh supervised process."""
 
-    rehearsal: Rehearsal
+    rehearsal: EngineRehearsal
     pair: TinyPair
     directory: Path
     run: ArmRunner

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The campaign: what is measured and what decides, written down before anything runs."""
+"""The campaign: its measurements and its deciding rules, written down before anything runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import DRAFT_TOKENS, MOST_PROFILE_SAMPLES, Arm
 from pytest_laguna.evidence.arm_settings import FLAG, PAIR_VERSIONS
 from pytest_laguna.evidence.diagnostic import CLAUSES as DIAGNOSTIC_CLAUSES
-from pytest_laguna.evidence.diagnostic import Decides
 from pytest_laguna.evidence.endpoint_campaign import CLAUSES as ENDPOINT_CLAUSES
 from pytest_laguna.evidence.event_analysis import CLAUSES as EVENT_CLAUSES
 from pytest_laguna.evidence.event_analysis import Fitness
@@ -23,14 +22,13 @@ from pytest_laguna.evidence.idle import IdleRequirement
 from pytest_laguna.evidence.leased_cards import LeaseTerms
 from pytest_laguna.evidence.placement import StorageRule
 from pytest_laguna.evidence.rehearsal import CLAUSES as REHEARSAL_CLAUSES
-from pytest_laguna.evidence.schemas import first_defect
+from pytest_laguna.evidence.schemas import Sha256, first_defect
+from pytest_laguna.evidence.values import Decides, Lane, NonNegative, Positive, PositiveCount, Text, Validator
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 SIZE_LIMIT = 1024 * 1024
 
-Lane = Literal["cpu", "cuda", "xpu"]
 Name = Annotated[str, pydantic.Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
-Sha256 = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
 # Parts of the path begin with neither a dot nor a slash: a gate's tests lie in its project.
 NodeId = Annotated[
     str,
@@ -40,64 +38,59 @@ NodeId = Annotated[
     ),
 ]
 ImportName = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
-Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 ProtocolFile = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*\.toml$")]
 GateNumber = Annotated[int, pydantic.Field(ge=1, le=3)]
 CompletionTokens = Annotated[int, pydantic.Field(ge=16, lt=MOST_PROFILE_SAMPLES)]
-"""Greedy tokens of one generation; the model of an arm holds no more, and the prompt takes at least one."""
+"""Greedy tokens of an arm's one generation; its model holds no more, and the prompt takes at least one."""
+Layers = Annotated[int, pydantic.Field(ge=8, multiple_of=4)]
+"""Layers of the generated target."""
 Folder = Annotated[str, pydantic.Field(pattern=r"^[/A-Za-z0-9_]")]
+"""Absolute path, or one relative to the project."""
 Queries = Annotated[int, pydantic.Field(ge=1, le=DRAFT_TOKENS + 1)]
-"""Of one verification: the drafts and one more."""
+"""Queries of one verification: the drafts and one more."""
 
 
 _NO_TOML = (tomllib.TOMLDecodeError, UnicodeDecodeError)
 
 
 class CampaignError(Exception):
-    """The campaign file is not one that a gate may run: one line that says what is wrong and where."""
+    """The campaign file cannot be run; the message is one line with the place of the defect."""
 
 
-class _Model(pydantic.BaseModel):
+class Table(pydantic.BaseModel):
+    """A table of a TOML file: frozen, nothing extra, types as TOML spells them."""
+
     model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Preregistration(_Model):
-    """The text that the campaign carries out.
-
-    Attributes:
-        title: its title.
-        date: its date.
-        sha256: digest of the text as published.
-    """
+class Preregistration(Table):
+    """The published text behind the campaign; ``sha256`` is its digest."""
 
     title: str
     date: datetime.date
     sha256: Sha256
 
 
-class Amendment(_Model):
-    """A dated change of the campaign, made before the attempt that it allows; it changes the campaign digest."""
+class Amendment(Table):
+    """A dated change of the campaign and of its digest, made before the attempt under it."""
 
     date: datetime.date
     reason: str
 
 
-class Candidate(_Model):
+class Candidate(Table):
     """The optimisation under test.
 
     Attributes:
-        package: the import name of its package; its sources are part of the identity.
-        flag: the environment variable that is the sole treatment.
-        control: the flag's value in control arms.
-        treatment: the flag's value in candidate arms.
-        validator: which implementation of the contract runs.
+        package: import name; its sources are part of the identity.
+        flag: the environment variable of the treatment, with its values in control and candidate arms.
     """
 
     package: ImportName
     flag: str
     control: str
     treatment: str
-    validator: Literal["native", "python"]
+    validator: Validator
 
     @pydantic.model_validator(mode="after")
     def _treats(self) -> Candidate:
@@ -107,76 +100,66 @@ class Candidate(_Model):
         return self
 
 
-class Bounds(_Model):
-    """Within which bounds a child process runs.
+class Bounds(Table):
+    """Bounds of a child process.
 
     Attributes:
         deadline_seconds: from its start until it is ended.
-        settle_seconds: how long what it leaves behind may take to end by itself.
-        interrupt_seconds: how long an interrupt may take to end it before it is terminated.
-        terminate_seconds: how long that may take before it is killed.
-        kill_seconds: how long that may take before something counts as a survivor.
+        settle_seconds: time for its leftovers to end by themselves.
+        interrupt_seconds: from the interrupt to the termination.
+        terminate_seconds: from there to the kill.
+        kill_seconds: from there until a process counts as a survivor.
         memory_limit_bytes: of the child and everything below it.
     """
 
-    deadline_seconds: Seconds
-    settle_seconds: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
-    interrupt_seconds: Seconds
-    terminate_seconds: Seconds
-    kill_seconds: Seconds
-    memory_limit_bytes: Annotated[int, pydantic.Field(ge=1)]
+    deadline_seconds: Positive
+    settle_seconds: NonNegative
+    interrupt_seconds: Positive
+    terminate_seconds: Positive
+    kill_seconds: Positive
+    memory_limit_bytes: PositiveCount
 
 
-class Idle(_Model, IdleRequirement):
-    """When cards count as idle, before and after their lease.
+class Idle(Table, IdleRequirement):
+    """The definition of idle cards, before and after their lease.
 
     Attributes:
-        settle_seconds: how long memory may take to come back after an arm.
+        settle_seconds: time for memory to come back after an arm.
     """
 
-    settle_seconds: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+    settle_seconds: NonNegative
 
 
-class GeneratedPair(_Model):
-    """A target and its draft that the project makes itself.
+class GeneratedPair(Table):
+    """A target and its draft, made by the project.
 
     Attributes:
-        generated: which.
-        layers: of the target.
-        width: times the hidden size; the function stays the same.
-        prompt: which of the pair's prompts is continued.
+        width: factor of the hidden size; the function stays the same.
+        prompt: name of one of the pair's prompts.
     """
 
     generated: Literal["tiny-laguna"]
-    layers: Annotated[int, pydantic.Field(ge=8, multiple_of=4)]
+    layers: Layers
     width: Literal[1, 4, 16, 64] = 1
     prompt: Name
 
 
-class ModelFolders(_Model):
-    """A target and its draft that are there; their files are hashed in every attempt.
-
-    Attributes:
-        target: folder, an absolute path or one that starts from the project.
-        draft: folder, likewise.
-        prompt: the text that is continued.
-    """
+class ModelFolders(Table):
+    """Folders of a target and its draft, hashed in every attempt, and the text of the prompt."""
 
     target: Folder
     draft: Folder
-    prompt: Annotated[str, pydantic.Field(min_length=1)]
+    prompt: Text
 
 
-class Engine(_Model):
-    """What a lane's engine runs and what decides there.
+class LaneEngine(Table):
+    """The engine of a lane, and its deciding rules.
 
     Attributes:
-        interpreter: the Python that has the lane's vLLM, relative to the project; None is the one that runs pytest.
-        model: the pair.
-        decides: whether timing decides, or exactness alone while timing is reported.
-        identical: the pairs of arms whose tokens must be equal bit for bit; all others are reported. Between q1 and a
+        interpreter: the Python with the lane's vLLM, relative to the project; None for the one of pytest.
+        identical: pairs of arms whose tokens must be equal bit for bit; all others are reported. Between q1 and a
             speculating arm upstream vLLM does not promise it. None of an event profile, whose arms must all equal q1.
-        protocol: gate 3's endpoint protocol, relative to the campaign's file; None where gate 3 has none yet.
+        protocol: gate 3's endpoint protocol, relative to the campaign's file; None if gate 3 has none yet.
     """
 
     interpreter: str | None = None
@@ -214,30 +197,24 @@ class Engine(_Model):
         return value
 
 
-class Storage(_Model, StorageRule):
-    """What models, evidence and temporary files may lie on; as ``evidence.placement.StorageRule``."""
-
-
-class LaneSettings(_Model):
-    """What a lane runs.
+class LaneSettings(Table):
+    """The settings of a lane.
 
     Attributes:
-        vllm: the version whose classes gate 1 tests and whose engine gates 2 and 3 run.
+        vllm: version of the classes that gate 1 tests and of the engine of gates 2 and 3.
         bounds: of each arm in gates 2 and 3.
-        idle: of the lane's cards.
-        host: the limits of the host around each arm.
-        card: what every leased card is called, as its vendor's tool names it; None for any.
-        storage: what models, evidence and temporary files may lie on; None for anything.
-        engine: what gates 2 and 3 run; a campaign whose gates run no vLLM has none.
+        card: name of every leased card in its vendor's tool; None for any.
+        storage: None for any disk.
+        engine: of gates 2 and 3; None if they run no vLLM.
     """
 
     vllm: str
     bounds: Bounds
     idle: Idle
     host: HostLimits
-    card: Annotated[str, pydantic.Field(min_length=1)] | None = None
-    storage: Storage | None = None
-    engine: Engine | None = None
+    card: Text | None = None
+    storage: StorageRule | None = None
+    engine: LaneEngine | None = None
 
     @pydantic.model_validator(mode="after")
     def _known_version(self) -> LaneSettings:
@@ -251,29 +228,27 @@ class LaneSettings(_Model):
 
     @property
     def terms(self) -> LeaseTerms:
-        """What is asked of cards and disks."""
-        storage = None if self.storage is None else StorageRule.model_validate(self.storage.model_dump())
-        return LeaseTerms(card=self.card, storage=storage)
+        """Terms of the lease: cards and disks."""
+        return LeaseTerms(card=self.card, storage=self.storage)
 
 
-class Diagnostic(_Model):
+class Diagnostic(Table):
     """The exact diagnostic of gate 2.
 
     Attributes:
-        completion_tokens: greedy tokens of each arm's one generation.
         samples: replays that each rank of both graph arms profiles; a replay yields at least one token.
-        collective_breaks: whether each all-reduce is a break of its own.
-        acceptance_rate_difference: the most by which accepted / proposed may differ between speculating arms.
-        accepted_per_cycle: the least accepted tokens a draft cycle in every speculating arm.
-        queries: how many queries each case of a parity packet verifies.
-        null: whether the candidate's slot holds a control too; gate 3 must then be a null one as well.
+        collective_breaks: True if each all-reduce is a break of its own.
+        acceptance_rate_difference: maximum difference of accepted / proposed between speculating arms.
+        accepted_per_cycle: minimum of accepted tokens a draft cycle in every speculating arm.
+        queries: of each case of a parity packet.
+        null: True for A/A, a control in the candidate's slot; gate 3 must then be A/A as well.
     """
 
     completion_tokens: CompletionTokens
     samples: Annotated[int, pydantic.Field(ge=2)]
     collective_breaks: bool
-    acceptance_rate_difference: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
-    accepted_per_cycle: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+    acceptance_rate_difference: NonNegative
+    accepted_per_cycle: NonNegative
     queries: Annotated[list[Queries], pydantic.Field(min_length=1)]
     null: bool = False
 
@@ -293,92 +268,83 @@ class Diagnostic(_Model):
         return self
 
 
-class EventFitness(_Model, Fitness):
-    """How the instrument itself is tried; as ``evidence.event_analysis.Fitness``."""
-
-
-class EventProfile(_Model):
+class EventProfiling(Table):
     """The event profile of gate 2.
 
     Attributes:
-        completion_tokens: greedy tokens of each arm's one generation.
-        collective_breaks: whether each all-reduce is a break of its own.
-        material_percent: the least share with which the largest category dominates. Of two categories the larger has
-            half in any case: from there on nothing may be material too.
-        fitness: None where the campaign does not try its instrument, as the published one did not.
-        sparse_replays: of which a few intervals each are measured in an arm of its own; 0 for none.
+        collective_breaks: as in ``Diagnostic``.
+        material_percent: minimum share of the largest category to dominate, above 50: of two categories the larger has
+            half in any case.
+        fitness: None without a trial of the instrument, as in the published campaign.
+        sparse_replays: replays with a few measured intervals each, in an arm of their own; 0 for none.
     """
 
     completion_tokens: CompletionTokens
     collective_breaks: bool
     material_percent: Annotated[float, pydantic.Field(gt=50, lt=100, allow_inf_nan=False)]
-    fitness: EventFitness | None = None
+    fitness: Fitness | None = None
     sparse_replays: Annotated[int, pydantic.Field(ge=0, le=128)] = 0
 
 
-class GateRehearsal(_Model):
-    """How gates 2 and 3 of a device lane are rehearsed on the cpu lane, inside gate 1.
+class GateRehearsal(Table):
+    """The rehearsal of gates 2 and 3 of a device lane on the cpu lane, inside gate 1.
 
-    What stands here in place of the lane's own value is what the rehearsal shortens.
+    These values replace the lane's own: they are the shortening.
 
     Attributes:
-        opening: the test file whose clauses the rehearsal's own gate 1 keeps; the others are what it is a part of.
+        opening: the test file whose clauses the rehearsal's own gate 1 keeps.
         cards: process slots, one a rank.
-        layers: of the generated target.
-        protocol: gate 3's endpoint protocol, relative to the campaign's file; None where no gate 3 is declared.
-        seconds: how long all sessions together may take.
-        starts: processes of the control alone from which the timing rules' noise is measured, an even number; 0 for
-            none, where no timing rule compares a candidate with a control.
-        effect_percent: the preregistered effect on the whole replay; None where none is expected.
+        protocol: gate 3's endpoint protocol, relative to the campaign's file; None without a gate 3.
+        seconds: bound of all sessions together.
+        starts: processes of the control alone for the noise of the timing rules, an even number; 0 without a timing
+            rule.
+        effect_percent: the preregistered effect on the whole replay; None if none is expected.
     """
 
-    opening: Annotated[str, pydantic.Field(min_length=1)]
+    opening: Text
     cards: Annotated[int, pydantic.Field(ge=1, le=4)]
-    layers: Annotated[int, pydantic.Field(ge=8, multiple_of=4)]
+    layers: Layers
     protocol: ProtocolFile | None = None
-    seconds: Seconds
+    seconds: Positive
     starts: Annotated[int, pydantic.Field(ge=0, multiple_of=2)] = 0
-    effect_percent: Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)] | None = None
+    effect_percent: Positive | None = None
 
 
-class Rehearsal(_Model):
+class EngineRehearsal(Table):
     """The engine run of gate 1, always on a CPU.
 
     Attributes:
-        vllm: the vLLM version that runs it.
-        pair: the generated target and draft.
-        prompt: which of the pair's prompts is continued.
-        completion_tokens: greedy tokens of each arm's one generation.
+        prompt: name of one of the pair's prompts.
         graphs: graph segments of the target's capture, per rank.
         breaks: eager boundaries of the target's capture, per rank.
         target_layers: attention layers of the target, each with one view state.
         bounds: of each arm.
-        gates: how the gates of a device lane are rehearsed; None where the campaign has no such lane.
+        gates: None without a device lane.
     """
 
     vllm: str
     pair: Literal["tiny-laguna"]
     prompt: Name
     completion_tokens: CompletionTokens
-    graphs: Annotated[int, pydantic.Field(ge=1)]
-    breaks: Annotated[int, pydantic.Field(ge=1)]
-    target_layers: Annotated[int, pydantic.Field(ge=1)]
+    graphs: PositiveCount
+    breaks: PositiveCount
+    target_layers: PositiveCount
     bounds: Bounds
     gates: GateRehearsal | None = None
 
 
-class Campaign(_Model):
-    """A campaign file's content; ``digest`` is what every receipt is bound to.
+class Campaign(Table):
+    """The content of a campaign file; its ``digest`` binds every receipt.
 
     Attributes:
         name: part of the evidence path.
-        lane: the lane of ``--device`` when it is not given.
-        gates: the gates that the campaign declares, in order.
-        clauses: for each gate number (as text, the way TOML spells keys) the clause ids with their node ids, in order.
-        rehearsal: the engine run of gate 1; None where gate 1 runs none.
-        diagnostic: the exact diagnostic of gate 2; None where gate 2 is something else.
-        event_profile: the event profile of gate 2; None likewise.
-        amendments: dated changes since the preregistration.
+        lane: default of ``--device``.
+        gates: declared gates, in order.
+        clauses: by gate number (as text, as TOML spells keys), clause ids with their node ids, in order.
+        rehearsal: None if gate 1 runs no engine.
+        diagnostic: None if gate 2 is something else.
+        event_profile: None likewise.
+        amendments: since the preregistration.
     """
 
     campaign_schema: Annotated[Literal["pytest-laguna-campaign-v1"], pydantic.Field(alias="schema")]
@@ -388,9 +354,9 @@ class Campaign(_Model):
     preregistration: Preregistration
     candidate: Candidate
     lanes: dict[Lane, LaneSettings]
-    rehearsal: Rehearsal | None = None
+    rehearsal: EngineRehearsal | None = None
     diagnostic: Diagnostic | None = None
-    event_profile: EventProfile | None = None
+    event_profile: EventProfiling | None = None
     clauses: dict[Literal["1", "2", "3"], dict[Name, NodeId]]
     amendments: list[Amendment] = []
 
@@ -422,7 +388,7 @@ class Campaign(_Model):
 
     @pydantic.model_validator(mode="after")
     def _treats_by_its_flag(self) -> Campaign:
-        """Gate 2's arms set the flag of this project's candidate, which reads no other."""
+        """Require the flag of this project's candidate: gate 2's arms set no other."""
         candidate = self.candidate
         if self.diagnostic is not None and candidate.package == "laguna_kv":
             seen, expected = (candidate.flag, candidate.control, candidate.treatment), (FLAG, "0", "1")
@@ -438,8 +404,8 @@ class Campaign(_Model):
                 self._require_decision(lane, f"lanes.{lane}.engine", settings.engine)
         return self
 
-    def _require_decision(self, lane: str, where: str, engine: Engine) -> None:
-        """The candidate's tokens must be the control's, whatever else is required; an event profile has none."""
+    def _require_decision(self, lane: str, where: str, engine: LaneEngine) -> None:
+        """Require identical tokens of candidate and control; an event profile has no candidate."""
         told = sorted({"decides", "identical"} & engine.model_fields_set)
         if self.event_profile is not None:
             if told:
@@ -460,13 +426,13 @@ class Campaign(_Model):
 
     @property
     def _on_devices(self) -> bool:
-        """Whether a lane other than the cpu lane has an engine."""
+        """True if a lane other than the cpu lane has an engine."""
         return any(lane != "cpu" and settings.engine is not None for lane, settings in self.lanes.items())
 
     def _judged_clauses(self, gate: int) -> tuple[str, ...]:
-        """What a gate's own analysis judges: a campaign may add clauses, and drops none.
+        """Return the clauses of a gate's own analysis; a campaign may add clauses, and drops none.
 
-        What runs on devices is rehearsed in gate 1; a candidate and a control are compared with noise there as well.
+        Gates on devices are rehearsed in gate 1, and a comparison of candidate and control is held against noise there.
         """
         if gate == 1 and self._on_devices:
             return REHEARSAL_CLAUSES if self.diagnostic is not None else REHEARSAL_CLAUSES[:1]
@@ -479,14 +445,14 @@ class Campaign(_Model):
         return ENDPOINT_CLAUSES if gate == 3 and endpoint else ()  # noqa: PLR2004 - likewise
 
     def gate_clauses(self, gate: int) -> dict[str, str]:
-        """Clause id to node id of one gate, in the order in which they run; empty when the gate has none."""
+        """Return clause id to node id of one gate, in the order of running."""
         for number, clauses in self.clauses.items():
             if int(number) == gate:
                 return dict(clauses)
         return {}
 
     def lane_settings(self, lane: str) -> LaneSettings:
-        """What a lane runs.
+        """Return the settings of a lane.
 
         Raises:
             UnusableEvidenceError: the campaign has no such lane.
@@ -498,18 +464,18 @@ class Campaign(_Model):
         raise UnusableEvidenceError(message)
 
     def folders(self, lane: str) -> list[str]:
-        """Target and draft of a lane by their folders, as they are named; none where its pair is generated."""
+        """Return the folders of a lane's target and draft, as the campaign names them; none for a generated pair."""
         engine = self.lane_settings(lane).engine
         model = None if engine is None else engine.model
         return [model.target, model.draft] if isinstance(model, ModelFolders) else []
 
     @property
     def nodeids(self) -> list[str]:
-        """The node ids of all gates."""
+        """Node ids of all gates."""
         return [nodeid for clauses in self.clauses.values() for nodeid in clauses.values()]
 
     def canonical(self) -> JSON:
-        """The campaign as a JSON value; comments, order of tables and spelling of the file do not enter it."""
+        """Return the campaign as a JSON value, free of comments, order of tables and spelling."""
         value: JSON = self.model_dump(mode="json", by_alias=True)
         return value
 
@@ -528,7 +494,7 @@ def parse_campaign(content: bytes, name: str) -> Campaign:
 
     Raises:
         CampaignError: not UTF-8, not TOML (a doubled key), nested too deeply, an unknown, missing or mistyped key (the
-            first is named), or a number that has no canonical JSON form.
+            first is named), or a number without a canonical JSON form.
     """
     try:
         campaign = Campaign.model_validate(tomllib.loads(content.decode("utf-8")))

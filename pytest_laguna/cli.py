@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, get_args
 
 from pytest_laguna.analysis.findings import Finding, gravest
-from pytest_laguna.campaign import CampaignError, Engine, Lane, LaneSettings, ModelFolders, read_campaign
+from pytest_laguna.campaign import CampaignError, LaneEngine, LaneSettings, ModelFolders, read_campaign
 from pytest_laguna.evidence.files import canonical_json, printable, write_new
 from pytest_laguna.evidence.root import ATTEMPT, GATES, attempt_directory
+from pytest_laguna.evidence.values import Lane
 from pytest_laguna.identity import freezing
 from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.own_analysis import OwnAnalysis, own_analysis, read_attempted
@@ -362,7 +363,7 @@ def _doctor(lane: Lane | None, campaign: Path | None, *, as_json: bool) -> tuple
     return report.to_json() if as_json else "\n".join(map(printable, report.to_text().split("\n"))), code
 
 
-def _interpreter(engine: Engine | None, project: Path) -> Path:
+def _interpreter(engine: LaneEngine | None, project: Path) -> Path:
     return Path(sys.executable) if engine is None or engine.interpreter is None else project / engine.interpreter
 
 

@@ -18,7 +18,7 @@ from pytest_laguna.analysis.identity_case import IdentityCase
 from pytest_laguna.analysis.review import Running, models_of_frozen, needs_review
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.attempt import Attempt
-from pytest_laguna.campaign import Campaign, Engine, GeneratedPair, Lane
+from pytest_laguna.campaign import Campaign, GeneratedPair, LaneEngine
 from pytest_laguna.engine import launch
 from pytest_laguna.evidence import diagnostic_reader as reader
 from pytest_laguna.evidence import files, review, root
@@ -34,6 +34,7 @@ from pytest_laguna.evidence.engine_identity import (
 )
 from pytest_laguna.evidence.idle import IdleRecord
 from pytest_laguna.evidence.schemas import Schema, parse_model
+from pytest_laguna.evidence.values import Lane
 from pytest_laguna.identity import engine
 from pytest_laguna.identity.device_runtime import kernel_closure
 from pytest_laguna.identity.source import IdentityError
@@ -90,7 +91,7 @@ class EngineRun:
     project: Path
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> LaneEngine:
         """The campaign's engine on this lane.
 
         Raises:

@@ -14,13 +14,14 @@ from pytest_laguna import diagnostic, event_diagnostic
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.attempt import Attempt
-from pytest_laguna.campaign import Campaign, Lane
+from pytest_laguna.campaign import Campaign
 from pytest_laguna.card_process import CardProcess
 from pytest_laguna.engine_run import EngineRun
 from pytest_laguna.evidence import endpoint_reader, event_analysis, files, root
 from pytest_laguna.evidence.diagnostic import DIRECTORY, NOTICE, Diagnosis
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.evidence.event_analysis import EventAnalysis
+from pytest_laguna.evidence.values import Lane
 from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine.command import new_token
 from pytest_laguna.own_analysis import clause_finding, own_analysis, read_attempted

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a gate session: the table that pytest is told, and the frozen object made from it.
+"""The options of a gate session: pytest's option table, and the frozen object made from it.
 
 Imports pytest and the standard library only: this module is loaded in every pytest run.
 """
@@ -48,15 +48,15 @@ _CARD = re.compile(r"[0-9]{1,3}|[A-Za-z][A-Za-z0-9:._-]{3,63}")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GateOptions:
-    """What the command line asks for.
+    """The checked options of a session.
 
     Attributes:
         gate: 1, 2 or 3.
         campaign: absolute path of the campaign file.
-        lane: the lane that ``--device`` names; None means the campaign's own.
-        cards: the cards that ``--cards`` names, in order.
+        lane: of ``--device``; None for the campaign's own.
+        cards: of ``--cards``, in order.
         sealed_root: absolute path.
-        junit: absolute path that ``--junitxml`` names, which gets a copy of the attempt's report.
+        junit: absolute path of ``--junitxml``, for a copy of the attempt's report.
     """
 
     gate: int
@@ -68,10 +68,10 @@ class GateOptions:
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> GateOptions:
-        """Read and check the options of a session that was given ``--gate``.
+        """Read and check the options of a session with ``--gate``.
 
         Raises:
-            pytest.UsageError: a value is not one of those allowed; option, value and what is expected are named.
+            pytest.UsageError: a value is not allowed; the message names option, value and expectation.
         """
         _check_ours([str(argument) for argument in config.invocation_params.args])
         gate = parse_gate(config.getoption("gate"))
@@ -98,7 +98,7 @@ class GateOptions:
 
 
 def _check_ours(arguments: Sequence[str]) -> None:
-    """Refuse an option of ours that is given twice or without a value: an unset variable must not choose a default."""
+    """Refuse an option of ours given twice or without a value: an unset variable must not choose a default."""
     for name, metavar, _ in TABLE:
         given = [argument for argument in arguments if argument == name or argument.startswith(f"{name}=")]
         if len(given) > 1:
@@ -123,14 +123,14 @@ def _is_text(path: Path) -> bool:
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Tell pytest the option table."""
+    """Add the option table to pytest's parser."""
     group = parser.getgroup("laguna", "gates (pytest-laguna)")
     for name, metavar, text in TABLE:
         group.addoption(name, metavar=metavar, default=None, help=text)
 
 
 def parse_gate(text: str) -> int:
-    """The gate number.
+    """Return the gate number.
 
     Raises:
         pytest.UsageError: not 1, 2 or 3.
@@ -142,7 +142,7 @@ def parse_gate(text: str) -> int:
 
 
 def parse_cards(text: str) -> tuple[str, ...]:
-    """The cards of a list such as ``0,1,2,3``, in order.
+    """Return the cards of a list such as ``0,1,2,3``, in order.
 
     Raises:
         pytest.UsageError: an entry is empty, doubled, or neither a number nor a UUID.
@@ -161,10 +161,10 @@ def parse_cards(text: str) -> tuple[str, ...]:
 
 
 def check_arguments(config: pytest.Config) -> None:
-    """Refuse whatever could change which tests a gate runs or how they are judged.
+    """Refuse every setting and argument with an influence on a gate's tests or their verdicts.
 
     Raises:
-        pytest.UsageError: an argument that is not on the list of those that leave a gate alone; it is named.
+        pytest.UsageError: an argument is not on the list of harmless ones; the message names it.
     """
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_TIMEOUT"):
         if os.environ.get(name):
@@ -182,9 +182,9 @@ def check_arguments(config: pytest.Config) -> None:
 
 
 def refused_argument(arguments: Sequence[str]) -> str | None:
-    """The first argument that could change what a gate runs or how it is judged; None when there is none.
+    """Return the first argument with an influence on a gate's tests or their verdicts, or None.
 
-    What follows an option as its value, and test files, do not begin with a dash; those are checked elsewhere.
+    Values of options, and test files, do not begin with a dash; they are checked elsewhere.
     """
     rest = iter(arguments)
     for argument in rest:

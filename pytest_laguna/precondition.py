@@ -15,10 +15,11 @@ import pytest
 from pytest_laguna import options, verification
 from pytest_laguna.analysis.clauses import CAUSE_VERDICT
 from pytest_laguna.analysis.process import judge_cleanliness
-from pytest_laguna.campaign import Campaign, CampaignError, Lane, read_campaign
+from pytest_laguna.campaign import Campaign, CampaignError, read_campaign
 from pytest_laguna.evidence import files, journal, root
 from pytest_laguna.evidence.machine import read_processes
 from pytest_laguna.evidence.schemas import Analysis, Earlier, Identity, Previous, read_model
+from pytest_laguna.evidence.values import Lane
 from pytest_laguna.own_analysis import recorded_verdicts
 from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict, worst
 

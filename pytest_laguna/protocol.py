@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoint protocol: what gate 3 measures and what decides there, in a file of its own.
+"""The endpoint protocol: the measurements and the rules of gate 3, in a file of its own.
 
-It is written when gate 2 has passed, and committed before gate 3 runs. Where timing decides it names the receipt that
-authorised it, which nobody can know before.
+It is written after gate 2 has passed, and committed before gate 3 runs. If timing decides, it names the receipt of gate
+2, which nobody can know before.
 """
 
 from __future__ import annotations
@@ -10,48 +10,44 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 import pydantic
 
 from pytest_laguna.analysis.topology import expected_topology, target_layers
-from pytest_laguna.campaign import SIZE_LIMIT, Campaign, Name, Seconds, Sha256
+from pytest_laguna.campaign import SIZE_LIMIT, Campaign, Name, Table
 from pytest_laguna.evidence import endpoint_reader, files, root
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.endpoint_campaign import (
+    CaptureCounts,
     EndpointPlan,
     EndpointThresholds,
     Repetition,
     Selector,
-    Topology,
 )
 from pytest_laguna.evidence.endpoint_reader import ProtocolCommit
 from pytest_laguna.evidence.git import git
 from pytest_laguna.evidence.leg import SuitePin
-from pytest_laguna.evidence.schemas import AttemptStart, first_defect
+from pytest_laguna.evidence.schemas import AttemptStart, Sha256, first_defect
+from pytest_laguna.evidence.values import Positive, PositiveCount
+from pytest_laguna.planning import filled
 from pytest_laguna.verdict import JSON, NotProvenError, UnusableEvidenceError
 
-_Count = Annotated[int, pydantic.Field(ge=1)]
 _File = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*\.json$")]
 
 
-class _Model(pydantic.BaseModel):
-    model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class SuiteFile(_Model):
-    """The prompts, and what must be found in their file.
+class SuiteFile(Table):
+    """The prompts, with the pin of their file.
 
     Attributes:
         file: beside the protocol, or one of the shipped suites.
-        pin: see ``SuitePin``.
     """
 
     file: _File
     pin: SuitePin
 
 
-class TeacherFile(_Model):
+class TeacherFile(Table):
     """The canonical q1 answers.
 
     Attributes:
@@ -63,32 +59,31 @@ class TeacherFile(_Model):
     sha256: Sha256
 
 
-class ServerBounds(_Model):
-    """What a leg's server is given.
+class ServerBounds(Table):
+    """Settings and bounds of a leg's server.
 
     Attributes:
         max_model_tokens: prompt and answer together, for the longest row.
         ready_seconds: from its start until it answers.
-        row_seconds: one row.
+        row_seconds: bound of one row.
         executor_backend: vLLM's way of running several ranks; None for its own choice.
     """
 
-    max_model_tokens: _Count
-    ready_seconds: Seconds
-    row_seconds: Seconds
+    max_model_tokens: PositiveCount
+    ready_seconds: Positive
+    row_seconds: Positive
     executor_backend: Literal["mp", "ray"] | None = None
 
 
-class Protocol(_Model):
+class Protocol(Table):
     """A protocol file's content.
 
     Attributes:
-        campaign: whose gate 3 it is.
-        authorised_by: digest of the receipt of gate 2 that it was written after; needed where timing decides.
+        campaign: name of the campaign of this gate 3.
+        authorised_by: digest of gate 2's receipt; needed if timing decides.
         model: the id under which the server must answer.
-        null: whether every leg is a control.
-        teacher: None where the first leg is the teacher: on a lane where q1's tokens are not promised to a speculating
-            arm.
+        null: True for A/A, a control in every leg.
+        teacher: None if the first leg is the teacher: on a lane that does not promise q1's tokens to a speculating arm.
         repetition: None for one block.
     """
 
@@ -125,16 +120,16 @@ def parse_protocol(content: bytes, name: str) -> Protocol:
 
 
 def read_protocol(path: Path) -> Protocol:
-    """Read a protocol file; raises as ``parse_protocol``, and where it cannot be read."""
+    """Read a protocol file; raises as ``parse_protocol``, and if it cannot be read."""
     return parse_protocol(files.read_bytes(path, limit=SIZE_LIMIT), path.name)
 
 
 def commit_of(path: Path, content: bytes) -> ProtocolCommit:
-    """Where git holds a protocol, byte by byte: what only looks committed could be changed after the fact.
+    """Return the commit and the blob of a protocol, compared byte by byte: otherwise it could change after the fact.
 
     Args:
         path: the protocol's.
-        content: what was read there.
+        content: its bytes.
 
     Raises:
         NotProvenError: the checked out commit does not hold exactly that.
@@ -155,11 +150,11 @@ def _git_name(path: Path, revision: str) -> str | None:
 
 
 def require_frozen(content: bytes, attempt: Path, start: AttemptStart) -> None:
-    """Refuse a protocol that an earlier attempt of the same campaign did not have, once that has started a server.
+    """Refuse a protocol unlike the one of an earlier attempt of the campaign with a started server.
 
     Args:
         content: the protocol's.
-        attempt: the directory of the attempt that has it.
+        attempt: directory of its attempt.
         start: of that attempt.
 
     Raises:
@@ -188,20 +183,20 @@ def plan_endpoint(  # noqa: PLR0913 - each is a fact of its own
     target_config: Mapping[str, JSON],
     authorised_by: str | None,
 ) -> EndpointPlan:
-    """The plan of gate 3.
+    """Return the plan of gate 3.
 
     Args:
-        campaign: whose gate it is.
+        campaign: of the gate.
         lane: where it runs.
-        protocol: its protocol.
-        ranks: leased cards.
+        protocol: of the gate.
+        ranks: number of leased cards.
         target_config: the target's ``config.json``.
         authorised_by: digest of the receipt that opened the gate.
 
     Raises:
-        UnusableEvidenceError: the protocol is another campaign's, or where timing decides it was not written after the
-            pass that opened the gate; or the campaign has no engine on the lane, or requires q1's tokens of which the
-            protocol has no teacher; or the configuration is not one whose graph is known.
+        UnusableEvidenceError: the protocol is another campaign's; timing decides and the protocol was not written after
+            the pass that opened the gate; the campaign has no engine on the lane, or requires q1's tokens while the
+            protocol has no teacher; or the configuration's graph is unknown.
     """
     engine = campaign.lane_settings(lane).engine
     if engine is None or protocol.campaign != campaign.name:
@@ -221,16 +216,14 @@ def plan_endpoint(  # noqa: PLR0913 - each is a fact of its own
         raise UnusableEvidenceError("protocol: null is false; expected true, since gate 2 was a null one")
     breaks = diagnostic is not None and diagnostic.collective_breaks
     topology = expected_topology(target_config, ranks, collective_breaks=breaks)
-    return EndpointPlan(
+    layers = target_layers(target_config)
+    return filled(
+        EndpointPlan,
+        protocol,
+        candidate,
+        engine,
         suite=protocol.suite.pin,
         teacher_sha256=None if protocol.teacher is None else protocol.teacher.sha256,
-        selector=Selector(flag=candidate.flag, control=candidate.control, treatment=candidate.treatment),
-        topology=Topology(
-            ranks=ranks, graphs=topology.graphs, breaks=topology.breaks, target_layers=target_layers(target_config)
-        ),
-        validator=candidate.validator,
-        decides=engine.decides,
-        null=protocol.null,
-        thresholds=protocol.thresholds,
-        repetition=protocol.repetition,
+        selector=filled(Selector, candidate),
+        topology=filled(CaptureCounts, topology, ranks=ranks, target_layers=layers),
     )

@@ -20,7 +20,7 @@ from typing import Any
 
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.arm_runner import ArmRunner
-from pytest_laguna.campaign import Bounds, Campaign, GateRehearsal, Lane
+from pytest_laguna.campaign import Bounds, Campaign, GateRehearsal
 from pytest_laguna.engine_run import RUN_ERRORS, write_failure
 from pytest_laguna.evidence import diagnostic_reader, endpoint_reader, files
 from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
@@ -37,6 +37,7 @@ from pytest_laguna.evidence.rehearsal import (
     start_directory,
 )
 from pytest_laguna.evidence.schemas import read_model
+from pytest_laguna.evidence.values import Lane
 from pytest_laguna.machine import leases
 from pytest_laguna.machine.environment import PRIVATE_DIRECTORIES, SHORT_DIRECTORIES, inherited_runtime_variables
 from pytest_laguna.own_analysis import judge_starts, read_attempted

@@ -20,11 +20,11 @@ from pytest_laguna.analysis.parity import CANDIDATE, STOCK
 from pytest_laguna.evidence.arm_record import token_digest
 from pytest_laguna.evidence.endpoint_campaign import (
     ABBA,
+    CaptureCounts,
     EndpointPlan,
     EndpointThresholds,
     Selector,
     Teacher,
-    Topology,
     planned_legs,
 )
 from pytest_laguna.evidence.leg import LegRecord, SuitePin
@@ -87,7 +87,7 @@ def plan(**changed: Any) -> EndpointPlan:
         "suite": SUITE,
         "teacher_sha256": TEACHER.digest,
         "selector": Selector(flag=FLAG, control="0", treatment="1"),
-        "topology": Topology(ranks=RANKS, graphs=146, breaks=145, target_layers=1),
+        "topology": CaptureCounts(ranks=RANKS, graphs=146, breaks=145, target_layers=1),
         "validator": "native",
         "decides": "exactness+timing",
         "null": False,

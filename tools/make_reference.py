@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Literal, get_args, get_origin
 
 import pytest_laguna.analysis
 import pytest_laguna.evidence
@@ -102,7 +103,8 @@ def _files() -> str:
     for form in sorted(found.values(), key=_name_of_form):
         docstring = inspect.getdoc(form) or ""
         told = {name: text for base in reversed(form.__mro__) for name, text in _fields(base.__doc__ or "").items()}
-        rows = [(f"`{name}`", text) for name, text in told.items() if name in form.model_fields]
+        types = {name: _of_type(field.annotation) for name, field in form.model_fields.items() if name != "file_schema"}
+        rows = [(f"`{name}`", told.get(name, text)) for name, text in types.items()]
         summary = _sentence(docstring.partition("\n\n")[0])
         sections.append(f"### `{_name_of_form(form)}`\n{summary}\n\n{_table(('field', 'what it is'), rows)}")
     sections.append(f"The campaign file's schema is `{_name_of_form(Campaign)}`.\n")
@@ -123,6 +125,15 @@ def _name_of_form(form: type) -> str:
 def _fields(docstring: str) -> dict[str, str]:
     _, _, attributes = docstring.partition("Attributes:\n")
     return {found["name"]: _sentence(found["text"]) for found in _FIELD.finditer(inspect.cleandoc(attributes))}
+
+
+def _of_type(annotation: object) -> str:
+    """The values of a literal, or the first lines of the forms in a type."""
+    arguments = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return " or ".join(f"`{value}`" for value in arguments)
+    forms = [form for form in (annotation, *arguments) if inspect.isclass(form) and issubclass(form, Schema)]
+    return " ".join(_sentence((inspect.getdoc(form) or "").partition("\n\n")[0]) for form in forms)
 
 
 def _modules(package: ModuleType) -> Iterator[ModuleType]:

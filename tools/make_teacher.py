@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from pytest_laguna.arm_runner import ArmRunner
-from pytest_laguna.campaign import GeneratedPair, Lane, read_campaign
+from pytest_laguna.campaign import GeneratedPair, read_campaign
 from pytest_laguna.endpoint import sockets
 from pytest_laguna.endpoint.leg import LegBounds, LegPlace, run_leg
 from pytest_laguna.endpoint.suite import pin_suite
@@ -25,6 +25,7 @@ from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.endpoint_campaign import Teacher
 from pytest_laguna.evidence.leg import LegRecord, LegRequest
+from pytest_laguna.evidence.values import Lane
 from pytest_laguna.machine.command import new_token
 
 LANES = ("cpu", "cuda", "xpu")

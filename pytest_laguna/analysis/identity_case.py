@@ -6,10 +6,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
 
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, MappedFile, RankReport
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
+from pytest_laguna.evidence.values import Validator
 
 HARNESS = "pytest_laguna"
 """This package, by its import name."""
@@ -39,7 +39,7 @@ class IdentityCase:
     identity: DiagnosticIdentity
     arms: Mapping[Arm, ArmRecord]
     packets: Mapping[int, Sequence[MappedFile]]
-    validator: Literal["native", "python"]
+    validator: Validator
     expected: tuple[Arm, ...] = tuple(Arm)
     interpreter: str | None = None
     packet_versions: Mapping[int, Mapping[str, str]] = dataclasses.field(default_factory=dict)

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.evidence.arm_record import Planted
-from pytest_laguna.evidence.idle import Lane
 from pytest_laguna.evidence.parity import (
     CALLS,
     HEAD_SIZE,
@@ -31,6 +30,7 @@ from pytest_laguna.evidence.parity import (
     TensorGeometry,
     query_seed,
 )
+from pytest_laguna.evidence.values import Lane
 from pytest_laguna.verdict import Verdict
 
 STOCK = ("vllm.v1.attention.backends.flash_attn.FlashAttentionBackend",

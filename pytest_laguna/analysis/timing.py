@@ -19,7 +19,7 @@ from pytest_laguna.analysis.order_statistics import compare_percentile
 from pytest_laguna.analysis.replay_rules import REPLAY_SAMPLES, VIEW_PREPARATIONS, generation_ns
 from pytest_laguna.analysis.statistics import linear_percentile
 from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.diagnostic import Comparison, Distribution
+from pytest_laguna.evidence.diagnostic import Comparison, Percentiles
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 
 Timing: TypeAlias = "Mapping[str, Comparison] | Finding"
@@ -102,7 +102,7 @@ def _samples(case: Case, arm: Arm) -> dict[str, Sequence[float]]:
     }
 
 
-def distributions(case: Case) -> dict[str, dict[str, Distribution]]:
+def distributions(case: Case) -> dict[str, dict[str, Percentiles]]:
     """Every quantity of both graph arms that has samples."""
     return {
         arm.value: {name: _distribution(values) for name, values in case.profiles[arm].maxima.items() if values}
@@ -110,8 +110,8 @@ def distributions(case: Case) -> dict[str, dict[str, Distribution]]:
     }
 
 
-def _distribution(values: Sequence[int]) -> Distribution:
-    return Distribution(
+def _distribution(values: Sequence[int]) -> Percentiles:
+    return Percentiles(
         minimum=min(values),
         p10=linear_percentile(values, P10),
         median=linear_percentile(values, MEDIAN),

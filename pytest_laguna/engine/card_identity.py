@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from pytest_laguna.evidence.card_masks import MASK
-from pytest_laguna.evidence.idle import Lane
+from pytest_laguna.evidence.values import Lane
 
 _FDINFO = Path("/proc/self/fdinfo")
 _ADDRESS = re.compile(r"^drm-pdev:\s+(\S+)$", re.MULTILINE)

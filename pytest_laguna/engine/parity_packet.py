@@ -18,7 +18,6 @@ import torch
 from laguna_kv.plugin import register
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.candidate_proof import LayerCounters
-from pytest_laguna.evidence.idle import Lane
 from pytest_laguna.evidence.parity import (
     CALLS,
     HEAD_SIZE,
@@ -40,6 +39,7 @@ from pytest_laguna.evidence.parity import (
     cache_seed,
     query_seed,
 )
+from pytest_laguna.evidence.values import Lane
 
 from . import arms, packets
 from .card_identity import card_identity, visible_cards

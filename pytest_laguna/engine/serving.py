@@ -10,6 +10,7 @@ import dataclasses
 from typing import Any, Literal
 
 from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
+from pytest_laguna.evidence.values import Lane
 
 from . import arms
 
@@ -30,7 +31,7 @@ class ServedArm:
     """
 
     arm: Arm
-    lane: Literal["cpu", "cuda", "xpu"]
+    lane: Lane
     target: str
     draft: str | None
     tensor_parallel_size: int

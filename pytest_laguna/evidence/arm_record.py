@@ -13,9 +13,8 @@ from typing import Annotated, Literal, Self
 import pydantic
 
 from pytest_laguna.evidence.schemas import Schema, Sha256
+from pytest_laguna.evidence.values import Count, Lane, PositiveCount
 
-Count = Annotated[int, pydantic.Field(ge=0)]
-PositiveCount = Annotated[int, pydantic.Field(ge=1)]
 Seconds = Annotated[float, pydantic.Field(gt=0, lt=9e6, allow_inf_nan=False)]
 """Below the 104 days whose nanoseconds still are a whole number of a float each."""
 
@@ -95,7 +94,7 @@ class ArmRequest(Schema):
         "pytest-laguna-arm-request-v1"
     )
     arm: Arm
-    lane: Literal["cpu", "cuda", "xpu"]
+    lane: Lane
     target: str
     draft: str | None
     prompt: Annotated[str, pydantic.Field(min_length=1)]

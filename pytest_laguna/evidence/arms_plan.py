@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan says of every arm of a campaign: where it runs, what it loads, and which graph it must capture."""
+"""The plan of every arm of a campaign: its lane, its models, and the graph of its capture."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pytest_laguna.evidence.host import HostLimits
 from pytest_laguna.evidence.idle import IdleRequirement
 from pytest_laguna.evidence.replay_profile import SegmentKind, order_sha256
 from pytest_laguna.evidence.schemas import Schema, Sha256
+from pytest_laguna.evidence.values import Lane, Validator
 
 
 class Topology(Schema):
@@ -22,12 +23,12 @@ class Topology(Schema):
 
     @property
     def graphs(self) -> int:
-        """Graph segments."""
+        """Number of graph segments."""
         return self.kinds.count("graph")
 
     @property
     def breaks(self) -> int:
-        """Eager segments."""
+        """Number of eager segments."""
         return len(self.kinds) - self.graphs
 
     @property
@@ -42,14 +43,13 @@ class Topology(Schema):
 
 
 class GeneratedModels(Schema):
-    """A pair that the project makes itself: its weights and its prompts are a part of the frozen harness.
+    """A generated pair of models; its weights and its prompts are a part of the frozen harness.
 
     Attributes:
-        generated: which.
         layers: of the target.
-        width: times the hidden size.
+        width: factor of the hidden size.
         hidden_size: of the target, at that width.
-        prompt: the name of the prompt that is continued.
+        prompt: name of the prompt.
         prompt_sha256: of its text in UTF-8.
     """
 
@@ -62,13 +62,7 @@ class GeneratedModels(Schema):
 
 
 class FolderModels(Schema):
-    """A pair that is there.
-
-    Attributes:
-        target: folder.
-        draft: folder.
-        prompt: the text that is continued.
-    """
+    """The folders of a pair of models, and the text of the prompt."""
 
     target: str
     draft: str
@@ -76,29 +70,25 @@ class FolderModels(Schema):
 
 
 class ArmsPlan(Schema):
-    """What the campaign, the cards and the models' configuration files say of every arm before anything runs.
+    """The plan of every arm, from the campaign, the cards and the models' configuration files, before anything runs.
 
     Attributes:
-        lane: where it runs.
-        cards: the identities of the leased cards, in rank order.
-        vllm: the version that everything runs.
-        interpreter: the Python that runs it, as the campaign names it; None for the one that runs the gate.
-        models: what the arms load, and what they continue.
-        validator: which implementation of the candidate's contract runs, where the candidate does.
+        cards: identities of the leased cards, in rank order.
+        vllm: version of all arms.
+        interpreter: the Python of the arms, as the campaign names it; None for the gate's own.
+        models: with their prompt.
         completion_tokens: of each arm's one generation.
-        collective_breaks: whether each all-reduce is a break of its own.
+        collective_breaks: True if each all-reduce is a break of its own.
         topology: of the target's graph.
         target_layers: attention layers of the target.
-        idle: of the cards before and after the lease.
-        host: around each run.
     """
 
-    lane: Literal["cpu", "cuda", "xpu"]
+    lane: Lane
     cards: Annotated[list[str], pydantic.Field(min_length=1)]
     vllm: str
     interpreter: str | None
     models: GeneratedModels | FolderModels
-    validator: Literal["native", "python"]
+    validator: Validator
     completion_tokens: pydantic.PositiveInt
     collective_breaks: bool
     topology: Topology

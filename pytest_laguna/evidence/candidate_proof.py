@@ -3,13 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import pydantic
-
 from pytest_laguna.evidence.schemas import Schema
-
-Count = Annotated[int, pydantic.Field(ge=0)]
+from pytest_laguna.evidence.values import Count
 
 
 class LayerCounters(Schema):

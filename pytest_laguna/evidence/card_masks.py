@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from pytest_laguna.evidence.idle import Lane
+from pytest_laguna.evidence.values import Lane
 
 MASK: Mapping[Lane, str] = {
     "cpu": "LAGUNA_CPU_CARDS",

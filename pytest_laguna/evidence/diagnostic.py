@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exact diagnostic: what a campaign expects of it, where its evidence lies, and what the analysis made of it."""
+"""The exact diagnostic: its plan, the places of its evidence, and its analysis."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal
 
 import pydantic
 
@@ -11,13 +11,13 @@ from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.arms_plan import ArmsPlan
 from pytest_laguna.evidence.schemas import Schema, Sha256
+from pytest_laguna.evidence.values import Decides, Finite, NonNegative
 from pytest_laguna.verdict import Verdict
 
-Decides: TypeAlias = Literal["exactness", "exactness+timing"]
-Finite = Annotated[float, pydantic.Field(allow_inf_nan=False)]
-
 DIRECTORY = "diagnostic"
-"""Below the attempt's ``evidence``. Its files:
+"""Place below the attempt's ``evidence``.
+
+Its files:
 
     plan.json  target-config.json  draft-config.json  identity.json  idle-before.json  idle-after.json  analysis.json
     packets/<position of the card in the lease>/{request,record,process,idle,host}.json
@@ -45,7 +45,7 @@ CLAUSES: Final = (
     "view-preparations",
     "timing",
 )
-"""What the diagnostic must show, in the order in which it is judged; each is a clause of the campaign's gate 2."""
+"""Clauses of gate 2, in the order of judging."""
 
 
 _PUBLISHED_COUNTS = (272, 31, 7, 48, 4)
@@ -55,21 +55,17 @@ _PUBLISHED_DIFFERENCE = 0.001
 
 
 class DiagnosticPlan(ArmsPlan):
-    """What the campaign, the cards and the models' configuration files say before anything runs.
+    """The plan of the exact diagnostic.
 
     Attributes:
-        flag: the environment variable that is the sole treatment.
-        control: its value in every arm but the candidate.
-        treatment: its value in the candidate.
+        flag: the environment variable of the treatment; ``control`` and ``treatment`` are its two values.
         draft_tokens: speculative tokens a cycle in every arm with a draft.
         samples: replays that each rank of both graph arms profiles.
-        decides: whether the timing rules decide, or are reported only.
-        identical: the pairs of arms whose tokens and text must be equal bit for bit; every other pair is reported.
-        acceptance_rate_difference: the most by which accepted / proposed may differ between speculating arms.
-        accepted_per_cycle: the least of it in every speculating arm: a draft that is never accepted bounds nothing.
-        queries: lengths that a parity packet verifies.
-        null: whether the candidate's slot holds a control too: then a difference that is found is noise, and nothing is
-            said of the candidate.
+        identical: pairs of arms whose tokens and text must be equal bit for bit; every other pair is reported.
+        acceptance_rate_difference: maximum difference of accepted / proposed between speculating arms.
+        accepted_per_cycle: its minimum in every speculating arm: a draft that is never accepted bounds nothing.
+        queries: lengths of the cases of a parity packet.
+        null: True for A/A: the candidate's slot holds a control, and every difference is noise.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-diagnostic-plan-v1"], pydantic.Field(alias="schema")] = (
@@ -82,14 +78,14 @@ class DiagnosticPlan(ArmsPlan):
     samples: pydantic.PositiveInt
     decides: Decides
     identical: list[tuple[Arm, Arm]]
-    acceptance_rate_difference: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
-    accepted_per_cycle: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+    acceptance_rate_difference: NonNegative
+    accepted_per_cycle: NonNegative
     queries: list[pydantic.PositiveInt]
     null: bool = False
 
     @property
     def has_published_shape(self) -> bool:
-        """Whether it asks at least for what was published; what asks for less is not called by the published names.
+        """True if it asks at least for the published diagnostic; no other is called by the published names.
 
         Source: the preregistration, Gate 2: 272 tokens, 31 samples, q2 through q8, and drafts of seven tokens, of which
         some must be accepted, on 48 layers and four ranks; and the published bound of their acceptance.
@@ -101,11 +97,11 @@ class DiagnosticPlan(ArmsPlan):
 
 
 class RuleResult(Schema):
-    """What one rule came to.
+    """Verdict of one rule.
 
     Attributes:
-        verdict: PASS when nothing speaks against it; None when it is reported only, or the lane cannot exercise it.
-        reason: one line that names arm, rank and fact; for PASS empty.
+        verdict: PASS without a finding; None if the rule is reported only, or the lane cannot exercise it.
+        reason: one line that names arm, rank and fact; empty for PASS.
     """
 
     verdict: Verdict | None
@@ -114,11 +110,11 @@ class RuleResult(Schema):
     @pydantic.field_validator("reason")
     @classmethod
     def _one_line(cls, reason: str) -> str:
-        """Names of files and words of records may hold control characters, which become escapes."""
+        """Escape the control characters of names of files and words of records."""
         return files.printable(reason)
 
 
-class Distribution(Schema):
+class Percentiles(Schema):
     """A quantity over the samples, in nanoseconds: each is the maximum over the ranks, and percentiles are linear."""
 
     minimum: Finite
@@ -129,15 +125,14 @@ class Distribution(Schema):
 
 
 class Comparison(Schema):
-    """One timing gate.
+    """One timing gate, in nanoseconds.
 
     Attributes:
-        control: the gated figure of the control, in nanoseconds.
-        candidate: of the candidate.
+        control: the gated figure of the control.
         saving: control - candidate.
-        passed: whether the published rule holds.
-        interval: of the saving, 95 %; None where the samples are too few to bound it, as one generation an arm is.
-        detectable: the smallest saving that these samples could have told from nothing; None likewise.
+        passed: True if the published rule holds.
+        interval: of the saving, 95 %; None if the samples are too few to bound it, as those of one generation an arm.
+        detectable: minimum detectable effect of these samples; None likewise.
     """
 
     control: Finite
@@ -152,13 +147,13 @@ class Diagnosis(Schema):
     """``diagnostic/analysis.json``: a pure function of the files beside it.
 
     Attributes:
-        clauses: by the campaign's clause, what each of its rules came to.
-        timing: the six published timing gates by name; None when the profiles cannot be compared.
-        distributions: by arm and quantity.
-        published: what the published rules say, whether or not they decide here; None without timing, where the
-            diagnostic is not exact, where the plan asks for less than was published, and where an arm gave other tokens
-            than the others: they call nothing else by either name.
         plan_sha256: digest of ``plan.json``.
+        clauses: results by clause and rule.
+        timing: the six published timing gates by name; None if the profiles cannot be compared.
+        distributions: by arm and quantity.
+        published: verdict of the published rules, whether or not they decide here. None without timing, if the
+            diagnostic is not exact, if the plan asks for less than was published, and if the arms' tokens differ: the
+            rules call nothing else by either name.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-diagnosis-v1"], pydantic.Field(alias="schema")] = (
@@ -169,5 +164,5 @@ class Diagnosis(Schema):
     decides: Decides
     clauses: dict[str, dict[str, RuleResult]]
     timing: dict[str, Comparison] | None
-    distributions: dict[str, dict[str, Distribution]]
+    distributions: dict[str, dict[str, Percentiles]]
     published: Literal["diagnostic_pass", "exact_timing_stop"] | None

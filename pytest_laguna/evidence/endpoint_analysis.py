@@ -14,13 +14,10 @@ from typing import Annotated, Literal
 import pydantic
 
 from pytest_laguna.evidence.endpoint_campaign import Order
-from pytest_laguna.evidence.leg import Count, LegName, PositiveCount
+from pytest_laguna.evidence.leg import LegName
 from pytest_laguna.evidence.schemas import Schema
+from pytest_laguna.evidence.values import Count, Decides, Finite, Positive, PositiveCount, Share
 from pytest_laguna.verdict import Verdict
-
-Finite = Annotated[float, pydantic.Field(allow_inf_nan=False)]
-Rate = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, pydantic.Field(ge=0, le=1)]
 
 
 class Disposition(enum.StrEnum):
@@ -66,11 +63,11 @@ class LegFigures(Schema):
 
     block: PositiveCount
     leg: LegName
-    row_rates: Annotated[list[Rate], pydantic.Field(min_length=2)]
-    headline: Rate
-    headline_conventional: Rate
-    p10: Rate
-    mean: Rate
+    row_rates: Annotated[list[Positive], pydantic.Field(min_length=2)]
+    headline: Positive
+    headline_conventional: Positive
+    p10: Positive
+    mean: Positive
     stdev: Finite
     drafts: PositiveCount
     draft_tokens: PositiveCount
@@ -168,14 +165,14 @@ class Promotion(Schema):
         promoted: whether every rule, the interval among them, is satisfied and timing decides.
     """
 
-    value: Rate
-    value_conventional: Rate
+    value: Positive
+    value_conventional: Positive
     above_record: Finite
     above_record_percent: Finite
-    multiple_of_record: Rate
-    lowest_control: Rate
-    record: Rate
-    practical_floor: Rate | None
+    multiple_of_record: Positive
+    lowest_control: Positive
+    record: Positive
+    practical_floor: Positive | None
     promoted: bool
 
 
@@ -252,7 +249,7 @@ class EndpointAnalysis(Schema):
     published_verdict: Verdict
     null_verdict: Verdict | None
     label: str
-    decides: Literal["exactness", "exactness+timing"]
+    decides: Decides
     disposition: Disposition
     exactness: Exactness
     phase_1: PhaseOne | None

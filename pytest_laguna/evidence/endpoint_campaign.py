@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an endpoint campaign freezes before its first leg: suite, teacher, treatment, thresholds and blocks.
+"""The plan of an endpoint campaign, frozen before its first leg: suite, teacher, treatment, thresholds and blocks.
 
 The published thresholds, of the laboratory's two graph crossovers, are in ``campaigns/thresholds``: breakable graph
 (2026-07-24) and persistent attention metadata (2026-07-25).
@@ -14,11 +14,10 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 import pydantic
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.leg import Count, LegName, PositiveCount, SuitePin, SuiteRow, Text
+from pytest_laguna.evidence.leg import LegName, SuitePin, SuiteRow
 from pytest_laguna.evidence.schemas import Schema, Sha256
+from pytest_laguna.evidence.values import Count, Decides, NonNegative, Positive, PositiveCount, Text, Validator
 
-Percent = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
-TokensPerSecond = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, pydantic.Field(gt=0, lt=1)]
 Order: TypeAlias = tuple[LegName, LegName, LegName, LegName]
 
@@ -45,25 +44,24 @@ CLAUSES: Final = (
     "control-health",
     "promotion",
 )
-"""What the endpoint campaign must show; each is a clause of the campaign's gate 3."""
+"""Clauses of gate 3."""
 
 RATE_TOKENS = 100
-"""A row's rate is taken over its first so many tokens."""
-
+"""Tokens of a row, from its first, in its rate."""
 
 MOST_ACCEPTANCE_DRIFT = 0.01
-"""Ten times what was published: a campaign that lets acceptance move further compares two different decodings."""
+"""Ten times the published bound; beyond it, acceptance would compare two different decodings."""
 
 
 class Gain(Schema):
-    """How much the candidate must be ahead.
+    """Required gain of the candidate.
 
     Attributes:
         percent: of the control.
-        strict: whether it must be more than that, and not just as much; with nothing asked for it must.
+        strict: True if exactly that much is too little; required for 0 %.
     """
 
-    percent: Percent
+    percent: NonNegative
     strict: bool
 
     @pydantic.model_validator(mode="after")
@@ -73,7 +71,7 @@ class Gain(Schema):
         return self
 
     def reached(self, percent: float) -> bool:
-        """Whether a measured gain is enough."""
+        """Return whether a measured gain is enough."""
         return percent > self.percent if self.strict else percent >= self.percent
 
     def __str__(self) -> str:
@@ -81,29 +79,30 @@ class Gain(Schema):
 
 
 class EndpointThresholds(Schema):
-    """The published rules' numbers. Rates are legacy ones: 100 events over the 99 intervals between them.
+    """The numbers of the published rules.
 
-    Each must be able to fail and to hold: a bound that everything keeps, or nothing, decides before the measurement.
+    Rates are legacy ones: 100 events over the 99 intervals between them. Each bound must be able to fail and to hold: a
+    bound that everything keeps, or nothing, decides before the measurement.
 
     Attributes:
-        headline: gain of the leg headline, for each adjacent pair.
-        rows_won: rows in which the candidate is strictly faster, for each pair.
-        paired_median: gain of the median over the rows' changes, for each pair.
-        cycle_saving_ms: least saving of a target cycle, for each pair.
-        acceptance_drift: largest absolute change of the acceptance rate, for each pair.
-        control_health_percent: how far each control may be from the record; None for a campaign without that rule.
-        record: the approved rate that the lower candidate start must strictly exceed.
+        headline: gain of the leg's median throughput, in each adjacent pair.
+        rows_won: minimum of rows in which the candidate is strictly faster, in each pair.
+        paired_median: gain of the median over the rows' changes, in each pair.
+        cycle_saving_ms: minimum saving of a target cycle, in each pair.
+        acceptance_drift: maximum absolute change of the acceptance rate, in each pair.
+        control_health_percent: maximum distance of each control from the record; None for a campaign without that rule.
+        record: the approved rate, in tokens a second, that the lower candidate start must strictly exceed.
         practical_floor: a second rate that it must strictly exceed; None for a campaign without it.
     """
 
     headline: Gain
     rows_won: PositiveCount
     paired_median: Gain
-    cycle_saving_ms: Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
+    cycle_saving_ms: Positive
     acceptance_drift: Annotated[float, pydantic.Field(ge=0, le=MOST_ACCEPTANCE_DRIFT)]
     control_health_percent: Annotated[float, pydantic.Field(gt=0, lt=100)] | None = None
-    record: TokensPerSecond
-    practical_floor: TokensPerSecond | None = None
+    record: Positive
+    practical_floor: Positive | None = None
 
     @pydantic.model_validator(mode="after")
     def _floor_above_record(self) -> Self:
@@ -113,7 +112,7 @@ class EndpointThresholds(Schema):
         return self
 
     def require_reachable(self, prompts: int) -> None:
-        """Refuse what no suite of that many prompts can reach; raises ValueError."""
+        """Raise ValueError for bounds out of reach of a suite of so many prompts."""
         if self.rows_won > prompts:
             message = f"rows_won is {self.rows_won} of {prompts} prompts; expected no more than there are"
             raise ValueError(message)
@@ -123,9 +122,7 @@ class Selector(Schema):
     """The sole treatment.
 
     Attributes:
-        flag: the environment variable.
-        control: its value in the A legs.
-        treatment: its value in the B legs.
+        flag: the environment variable; ``control`` is its value in the A legs and ``treatment`` in the B legs.
     """
 
     flag: Text
@@ -133,11 +130,10 @@ class Selector(Schema):
     treatment: str
 
 
-class Topology(Schema):
-    """What each rank must have captured of the target before the first request.
+class CaptureCounts(Schema):
+    """Expected captures of the target on each rank, before the first request.
 
     Attributes:
-        ranks: how many there are.
         graphs: graph segments.
         breaks: eager boundaries.
         target_layers: attention layers of the target.
@@ -150,45 +146,40 @@ class Topology(Schema):
 
 
 class Repetition(Schema):
-    """More than one block, and what decides over them.
+    """More than one block, with the rules over them.
 
     Attributes:
-        blocks: how many; even, so that both orders are equally frequent.
-        margin_percent: by how much the candidate must be ahead; the interval's lower end must exceed it.
+        blocks: an even number, so that both orders are equally frequent.
+        margin_percent: gain that the interval's lower end must exceed.
         confidence: of the two-sided t interval.
-        sign_flip_level: what the exact one-sided sign-flip test may reach at most.
-        effect_percent: the true gain for which the power is told.
+        sign_flip_level: maximum p of the exact one-sided sign-flip test.
+        effect_percent: the true gain for which the power is computed.
     """
 
     blocks: Annotated[int, pydantic.Field(ge=2, le=16, multiple_of=2)]
-    margin_percent: Percent
+    margin_percent: NonNegative
     confidence: Annotated[float, pydantic.Field(ge=0.5, lt=1)]
     sign_flip_level: Fraction
-    effect_percent: Percent
+    effect_percent: NonNegative
 
 
 class EndpointPlan(Schema):
-    """What decides, and over what; a part of the campaign, so that its digest covers every number here.
+    """The plan of gate 3.
 
     Attributes:
-        suite: the prompts.
-        teacher_sha256: digest of the canonical form of the teacher; None where the campaign has none: then rows are
-            compared with the first control's, and nothing is said of a teacher.
-        selector: the treatment.
-        topology: of the captures.
-        validator: which implementation of the candidate's contract runs.
-        decides: ``exactness``: timing, phase-1 stop and promotion are reported and do not decide.
-        null: whether every leg is a control: then a difference that is found is noise.
-        thresholds: of the published rules.
+        teacher_sha256: digest of the canonical form of the teacher; None without one: then rows are compared with the
+            first control's, and nothing is said of a teacher.
+        decides: with ``exactness``, phase-1 stop and promotion are reported only, too.
+        null: True for A/A: every leg is a control, and every difference is noise.
         repetition: None for a campaign of one block.
     """
 
     suite: SuitePin
     teacher_sha256: Sha256 | None = None
     selector: Selector
-    topology: Topology
-    validator: Literal["native", "python"]
-    decides: Literal["exactness", "exactness+timing"]
+    topology: CaptureCounts
+    validator: Validator
+    decides: Decides
     null: bool = False
     thresholds: EndpointThresholds
     repetition: Repetition | None = None
@@ -200,17 +191,16 @@ class EndpointPlan(Schema):
 
     @property
     def blocks(self) -> int:
-        """How many blocks run."""
+        """Number of blocks."""
         return 1 if self.repetition is None else self.repetition.blocks
 
 
 class TeacherRow(Schema):
-    """What the q1 arm answers to one prompt.
+    """The q1 arm's answer to one prompt.
 
     Attributes:
-        prompt_index: its place in the suite, from 0.
-        prompt_id: its name.
-        prompt_sha256: of its text.
+        prompt_index: place in the suite, from 0.
+        prompt_sha256: of the prompt's text.
         token_ids: the answer.
     """
 
@@ -221,7 +211,7 @@ class TeacherRow(Schema):
 
 
 class Teacher(Schema):
-    """The canonical answers, in the form in which the laboratory published its own.
+    """The canonical answers, in the laboratory's published form.
 
     Attributes:
         source_sha256: of the file that they were taken from.
@@ -236,7 +226,7 @@ class Teacher(Schema):
 
     @classmethod
     def of(cls, rows: Iterable[SuiteRow], source_sha256: str) -> Self:
-        """The answers of a leg's rows, which were taken from the file with that digest."""
+        """Return the answers of a leg's rows, taken from the file with this digest."""
         kept = [
             TeacherRow(
                 prompt_index=row.index,
@@ -263,10 +253,10 @@ class Teacher(Schema):
 
 
 def block_orders(campaign: str, blocks: int) -> list[Order]:
-    """The frozen order of the legs in each block: half the blocks ABBA, half BAAB, mixed by the campaign's digest.
+    """Return the frozen order of the legs in each block: half the blocks ABBA, half BAAB, mixed by the digest.
 
-    A block's place in the mix is the SHA-256 of the digest and the block's number, so that the order can be told by
-    anybody and was known to nobody before the campaign was frozen. One block is ABBA, as published.
+    A block's place in the mix is the SHA-256 of the digest and the block's number, so that anybody can derive the order
+    and nobody knew it before the campaign was frozen. One block is ABBA, as published.
 
     Args:
         campaign: the campaign's digest, 64 hexadecimal digits.
@@ -279,16 +269,16 @@ def block_orders(campaign: str, blocks: int) -> list[Order]:
 
 
 def leg_name(sequence: int, leg: LegName) -> str:
-    """The name of a leg's directory, from its number in the campaign and its own name."""
+    """Return the name of a leg's directory, from its number in the campaign and its own name."""
     return f"{sequence:02d}-{leg}"
 
 
 def leg_sequence(name: str) -> int:
-    """The number in a leg directory's name, which is one of ``leg_name``."""
+    """Return the number in a leg directory's name, made by ``leg_name``."""
     return int(name.partition("-")[0])
 
 
 def planned_legs(campaign: str, blocks: int) -> list[tuple[int, LegName]]:
-    """Block number, from 1, and name of every leg, in the order in which they run."""
+    """Return block number, from 1, and name of every leg, in the order of running."""
     orders = block_orders(campaign, blocks)
     return [(block, leg) for block, order in enumerate(orders, start=1) for leg in order]

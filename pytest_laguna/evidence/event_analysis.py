@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event profile campaign: what is expected of it, where its evidence lies, and what the analysis made of it."""
+"""The event profile: its plan, the places of its evidence, and its analysis."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import pydantic
 
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.arms_plan import ArmsPlan
-from pytest_laguna.evidence.diagnostic import Finite, RuleResult
+from pytest_laguna.evidence.diagnostic import RuleResult
 from pytest_laguna.evidence.event_profile import EventClock, StreamIdentity
 from pytest_laguna.evidence.replay_profile import Count, Nanoseconds, SegmentKind
 from pytest_laguna.evidence.schemas import Schema, Sha256
+from pytest_laguna.evidence.values import Finite
 
 DIRECTORY = "event-profile"
-"""Below the attempt's ``evidence``. Its files:
+"""Place below the attempt's ``evidence``.
+
+Its files:
 
     plan.json  target-config.json  draft-config.json  identity.json  idle-before.json  idle-after.json
     closure.json  analysis.json
@@ -32,7 +35,7 @@ CONFIGURATION: Final = {
     FITNESS: Arm.GRAPH_CONTROL,
     SPARSE: Arm.GRAPH_CONTROL,
 }
-"""The arms in their order, with the configuration that each runs; the last two where a campaign asks for them."""
+"""Configuration of each arm, in the order of running; the last two run if a campaign asks for them."""
 
 CLAUSES: Final = (
     "identity-exact",
@@ -47,7 +50,7 @@ CLAUSES: Final = (
     "instrument-fit",
     "decision",
 )
-"""What the campaign must show, in the order in which it is judged; each is a clause of its gate 2."""
+"""Clauses of gate 2, in the order of judging."""
 
 Action: TypeAlias = Literal[
     "eager_fa2_submission_candidate_design_only",
@@ -57,15 +60,15 @@ Action: TypeAlias = Literal[
     "instrument_unfit",
     "withheld_host_lead",
 ]
-"""What comes next. The first four are the preregistration's; the last two withhold them."""
+"""Next step: the first four are the preregistration's, the last two withhold them."""
 
 
-class Fitness(Schema):
-    """How the instrument itself is tried.
+class Fitness(Schema, strict=True):
+    """The trial of the instrument itself.
 
     Attributes:
         rounds: each replays without events, with host clock readings alone, and with events.
-        slowdown_limit: the largest ratio of the replay with events to the one without at which shares mean anything.
+        slowdown_limit: maximum ratio of the replay with events to the one without; above it, shares mean nothing.
     """
 
     rounds: Annotated[int, pydantic.Field(ge=3, le=128)]
@@ -73,12 +76,12 @@ class Fitness(Schema):
 
 
 class EventPlan(ArmsPlan):
-    """What the campaign, the cards and the models' configuration files say before anything runs.
+    """The plan of the event profile.
 
     Attributes:
-        material_percent: the least share with which the largest category dominates.
-        fitness: None in the published campaign, which did not ask.
-        sparse_replays: of which a few intervals each are measured; 0 likewise.
+        material_percent: minimum share of the largest category to dominate.
+        fitness: None without a trial, as in the published campaign.
+        sparse_replays: replays with a few measured intervals each; 0 likewise.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-event-plan-v1"], pydantic.Field(alias="schema")] = (
@@ -90,16 +93,16 @@ class EventPlan(ArmsPlan):
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """The arms that run, in their order."""
+        """The arms in the order of running."""
         asked = {FITNESS: self.fitness is not None, SPARSE: self.sparse_replays > 0}
         return tuple(arm for arm in CONFIGURATION if asked.get(arm, True))
 
 
 class EventClosure(Schema):
-    """``closure.json``: binds every file that the analysis looks at, written after the last run.
+    """``closure.json``: digests of all files of the analysis, written after the last run.
 
     Attributes:
-        model_generations: how many arms were started, each for one generation.
+        model_generations: number of started arms, each for one generation.
         files: SHA-256 by path below the directory.
     """
 
@@ -119,7 +122,7 @@ class RangeClass(Schema):
 
 
 class Outlier(Schema):
-    """An interval that is much longer than the others of its class."""
+    """An interval much longer than the others of its class."""
 
     layer: Count
     range_class: str
@@ -132,10 +135,9 @@ class SourceRanges(Schema):
 
     Attributes:
         prefix_ns: before the first decoder layer.
-        layers: the intervals of each layer.
+        layers: of each layer.
         tail_ns: after the last one.
-        classes: of the repeated graphs.
-        outliers: among them.
+        classes: of the repeated graphs, with their outliers.
     """
 
     prefix_ns: list[Nanoseconds]
@@ -146,11 +148,11 @@ class SourceRanges(Schema):
 
 
 class HostShare(Schema):
-    """What the host's lead says of the intervals.
+    """Bounds of the stream's waiting for the host, from the host's lead.
 
     Attributes:
-        waiting_least_ns: by kind, how long the stream waited for the host at least.
-        waiting_most_ns: by kind, at most.
+        waiting_least_ns: by kind.
+        waiting_most_ns: by kind.
         smallest_lead_ns: of the host over the stream at any boundary but the first.
     """
 
@@ -163,10 +165,8 @@ class SparseShare(Schema):
     """A share of a replay, estimated from a few intervals of many.
 
     Attributes:
-        percent: of the replay's intervals.
-        low: end of the 95 % interval.
-        high: the other end.
-        drawn: how many intervals it rests on.
+        percent: of the replay's intervals; ``low`` and ``high`` are the ends of its 95 % interval.
+        drawn: number of measured intervals.
     """
 
     percent: Finite
@@ -179,14 +179,11 @@ class SelectedRank(Schema):
     """The slowest rank.
 
     Attributes:
-        rank: its number.
-        total_ns: of its intervals.
-        clock: what took the times.
-        stream: that was measured.
-        category_ns: its intervals by kind.
-        category_percent: their shares; None where they are withheld.
-        ranges: its intervals by source; None for a form that is not known.
-        host: None on a CPU, and where the profile does not tell.
+        total_ns: sum of its intervals.
+        category_ns: the same by kind of segment.
+        category_percent: their shares; None if they are withheld.
+        ranges: intervals by source; None for an unknown form.
+        host: None on a CPU, and without the host's lead in the profile.
     """
 
     rank: Count
@@ -200,13 +197,13 @@ class SelectedRank(Schema):
 
 
 class MeasuredFitness(Schema):
-    """What the instrument costs; ratios are medians over the rounds of the rank with the largest.
+    """Cost of the instrument; ratios are medians over the rounds of the rank with the largest.
 
     Attributes:
         slowdown: the whole replay with events over the one without.
-        stamped_slowdown: with host clock readings alone, which the next ratios rest on.
+        stamped_slowdown: the same with host clock readings alone, the basis of the next ratios.
         kind_slowdown: by kind of segment, host time with events over without.
-        spread: the largest of those over the smallest: 1 is an instrument that slows all kinds alike.
+        spread: the largest of those over the smallest: 1 for an instrument that slows all kinds alike.
         limit: the campaign's, of ``slowdown``.
     """
 
@@ -218,7 +215,7 @@ class MeasuredFitness(Schema):
 
     @property
     def fit(self) -> bool:
-        """Whether the slow-down is within the limit."""
+        """True if the slow-down is within the limit."""
         return self.slowdown <= self.limit
 
 
@@ -226,19 +223,19 @@ class EventAnalysis(Schema):
     """``event-profile/analysis.json``: a pure function of the files beside it.
 
     Attributes:
-        status: what the published contract calls a complete profile; None without one.
+        status: the published contract's name of a complete profile; None without one.
         plan_sha256: digest of ``plan.json``.
-        clauses: by the campaign's clause, what each of its rules came to.
-        rank_total_ns: by rank; the slowest is selected by it before any category is looked at.
+        clauses: results by clause and rule.
+        rank_total_ns: by rank; it selects the slowest rank before any category is computed.
         selected: None without a profile of each rank.
-        fitness: ``unmeasured`` where the campaign does not ask.
+        fitness: ``unmeasured`` if the campaign asks for no trial.
         fitness_figures: None likewise, and without a file of each rank.
-        sparse: by rank and category, where a campaign asks for it; it decides nothing.
+        sparse: by rank and category, if the campaign asks for it; it decides nothing.
         sparse_classes: likewise by place in the source.
-        action: None without a complete profile, and where the trial of the instrument proves nothing.
-        network_isolated: that every arm ran in a network namespace of its own with nothing but loopback; absent (None)
-            where an arm does not prove it.
-        device_work_only: whether an interval holds device work alone; nothing here has shown it.
+        action: None without a complete profile, and if the trial of the instrument proves nothing.
+        network_isolated: every arm ran in a network namespace of its own with nothing but loopback; None if an arm does
+            not prove it.
+        device_work_only: nothing here has shown that an interval holds device work alone.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-event-analysis-v1"], pydantic.Field(alias="schema")] = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is recorded of the host around an arm: heat, throttling, the kernel's log, memory, load, other holders."""
+"""State of the host around an arm: heat, throttling, the kernel's log, memory, load, holders of cards."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pydantic
 
 from pytest_laguna.evidence.idle import CardState, Utc, seconds_between
 from pytest_laguna.evidence.schemas import Schema
-
-Finite = Annotated[float, pydantic.Field(allow_inf_nan=False)]
+from pytest_laguna.evidence.values import Finite
 
 
 class KernelLog(Schema):
@@ -20,9 +19,9 @@ class KernelLog(Schema):
     Attributes:
         state: ``read``, or ``absent`` when it may not be read, which is not the same as clean.
         reason: why it is absent.
-        last: number of the newest line; None when there is none or it is absent.
-        complete: whether no line since the one that was asked for has been overwritten.
-        lines: those since the line that was asked for; none for the state before an arm.
+        last: number of the newest line; None if there is none or the log is absent.
+        complete: True if no line after the requested one has been overwritten.
+        lines: those after the requested one; none for the state before an arm.
     """
 
     state: Literal["read", "absent"]
@@ -33,15 +32,13 @@ class KernelLog(Schema):
 
 
 class HostState(Schema):
-    """The host at one moment. A sensor or counter that the host does not have is not in the mapping.
+    """The host at one moment.
 
     Attributes:
-        utc: when.
-        boot_id: of this start of the host.
-        temperatures_celsius: by sensor.
-        throttle_counts: by counter, since the host started.
-        kernel_log: its lines.
-        memory_available_bytes: what the kernel thinks can be had without swapping.
+        boot_id: differs after each start of the host.
+        temperatures_celsius: by sensor; a sensor without a value has no entry.
+        throttle_counts: by counter, since the host started; likewise.
+        memory_available_bytes: the kernel's estimate of memory available without swapping.
         load: runnable processes, averaged over 1, 5 and 15 minutes.
         cards: every card of the lane on this host, leased or not.
     """
@@ -57,13 +54,10 @@ class HostState(Schema):
 
 
 class HostDifference(Schema):
-    """After minus before, for what both have.
+    """After minus before, for the sensors and counters of both.
 
     Attributes:
         seconds: between the two.
-        temperatures_celsius: by sensor.
-        throttle_counts: by counter.
-        memory_available_bytes: change.
         lost: sensors and counters that only the state before has.
     """
 
@@ -75,7 +69,7 @@ class HostDifference(Schema):
 
 
 def difference(before: HostState, after: HostState) -> HostDifference:
-    """What changed on the host between two moments."""
+    """Return the change of the host between two moments."""
     degrees = {
         name: round(after.temperatures_celsius[name] - value, 3)
         for name, value in before.temperatures_celsius.items()
@@ -118,19 +112,22 @@ BACKGROUND = (
     "pcieport 0000:00:01.1: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)",
     "{1}[Hardware Error]: It has been corrected by h/w and requires no further action",
 )
-"""What a healthy host's log says a few times an hour. Source: Linux, drivers/pci/pcie and drivers/acpi/apei."""
+"""Lines of a healthy host's log, a few times an hour.
+
+Source: Linux, drivers/pci/pcie and drivers/acpi/apei.
+"""
 
 
 class HostLimits(Schema):
-    """What a campaign freezes about its host; None leaves a fact recorded and not judged.
+    """The campaign's limits of the host; None leaves a fact recorded and not judged.
 
     Attributes:
-        temperature_celsius: the most that any sensor shows before or after.
-        throttle_events: the most that all counters together grow by.
-        kernel_patterns: regular expressions that no line of the kernel's log during the arm matches.
-        memory_available_bytes: the least that is free before and after.
-        load: the most that the load of the last minute is before the arm; afterwards it is the arm's own.
-        foreign_holders: whether processes without the lease's token may hold a card of the lane.
+        temperature_celsius: maximum of all sensors, before and after.
+        throttle_events: maximum growth of all counters together.
+        kernel_patterns: regular expressions that no line of the kernel's log during the arm may match.
+        memory_available_bytes: minimum, before and after.
+        load: maximum of the last minute's, before the arm; afterwards it is the arm's own.
+        foreign_holders: True if processes without the lease's token may hold a card of the lane.
     """
 
     temperature_celsius: Finite | None = None
@@ -143,7 +140,7 @@ class HostLimits(Schema):
     @pydantic.field_validator("kernel_patterns")
     @classmethod
     def _feasible(cls, patterns: list[str] | None) -> list[str] | None:
-        """A limit that a healthy host breaks by itself says nothing of what ran on it."""
+        """Refuse a pattern of a healthy host's lines: it would say nothing of the arm."""
         for pattern in patterns or []:
             try:
                 matched = next((line for line in BACKGROUND if re.search(pattern, line)), None)

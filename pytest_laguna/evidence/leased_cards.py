@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 
 import pydantic
 
-from pytest_laguna.evidence.idle import Lane, Token
+from pytest_laguna.evidence.idle import Token
 from pytest_laguna.evidence.placement import Place, StorageRule
 from pytest_laguna.evidence.schemas import Schema
+from pytest_laguna.evidence.values import Lane
 
 DIRECTORY = "cards"
 """Below the attempt's ``evidence``, with ``lease.json``, ``idle-before.json`` and ``idle-after.json``."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a leg is told and what it records: one fresh server and one pass of the suite.
+"""The request and the records of a leg: one fresh server and one pass of the suite.
 
-Only the form is checked here. Whether a leg is exact, cold and clean is for the rules of ``analysis`` to say, so that a
-counter that lies, a warm cache or an absent fact can be recorded as it was seen.
+Only the form is checked here. The rules of ``analysis`` judge whether a leg is exact, cold and clean, so that a false
+counter, a warm cache or an absent fact can be recorded as it was seen.
 """
 
 from __future__ import annotations
@@ -16,27 +16,20 @@ from pytest_laguna.evidence.arm_record import Arm, CapturedGraph, token_digest
 from pytest_laguna.evidence.idle import Utc
 from pytest_laguna.evidence.process_record import ProcessRecord
 from pytest_laguna.evidence.schemas import Schema, Sha256
+from pytest_laguna.evidence.values import Count, Finite, Lane, NonNegative, PositiveCount, Text
 
 LegName = Literal["A1", "B1", "B2", "A2"]
-"""A is the control and B the candidate; the number counts within a block. Source: the laboratory's crossover."""
-
-Count = Annotated[int, pydantic.Field(ge=0)]
-PositiveCount = Annotated[int, pydantic.Field(ge=1)]
-Nanoseconds = Annotated[int, pydantic.Field(ge=0)]
-Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
-Text = Annotated[str, pydantic.Field(min_length=1)]
+"""A is the control and B the candidate; the number counts within a block (source: the laboratory's crossover)."""
 
 
 class SuitePin(Schema):
-    """Which suite is passed, by digest and by count: two suites have been published with one name and version.
+    """A suite by digest and by count: two suites have been published with one name and version.
 
     Attributes:
-        suite_id: its name.
-        version: its version.
         sha256: of the file's bytes.
-        prompts: how many it has.
-        max_tokens: the most that a row generates.
-        rollover_prompt_tokens: a prompt of at least so many tokens is a rollover row.
+        prompts: number of prompts.
+        max_tokens: maximum length of a row's answer.
+        rollover_prompt_tokens: minimum length of a rollover row's prompt.
     """
 
     suite_id: Text
@@ -48,16 +41,13 @@ class SuitePin(Schema):
 
 
 class LegRequest(Schema):
-    """What a leg is told; nothing else decides what it does.
+    """The whole input of a leg.
 
     Attributes:
-        leg: which of a block's four.
         block: number of the block, from 1.
-        sequence: number of the leg in the whole campaign, from 1, in the order in which legs run.
-        arm: the configuration: control or candidate; in a null campaign every leg has the control's.
-        lane: where it runs.
-        model: the model id that the server must answer with.
-        suite: which suite is passed.
+        sequence: number of the leg in the whole campaign, from 1, in the order of running.
+        arm: control or candidate; in an A/A campaign every leg is a control.
+        model: the id that the server must answer with.
         engine_arguments: of the server, by the names of vLLM's engine arguments.
         variables: of the server's environment: those that decide what it computes, the selector among them.
     """
@@ -69,7 +59,7 @@ class LegRequest(Schema):
     block: PositiveCount
     sequence: PositiveCount
     arm: Arm
-    lane: Literal["cpu", "cuda", "xpu"]
+    lane: Lane
     model: Text
     suite: SuitePin
     engine_arguments: dict[str, pydantic.JsonValue]
@@ -77,11 +67,10 @@ class LegRequest(Schema):
 
 
 class Listener(Schema):
-    """The listening socket of the server's port, and who holds it.
+    """The listening socket of the server's port.
 
     Attributes:
         address: as ``host:port``.
-        inode: of the socket.
         holders: pids of the server's own processes that have it open.
     """
 
@@ -91,13 +80,11 @@ class Listener(Schema):
 
 
 class ServerProof(Schema):
-    """That the server which answers is ours, fresh and of the expected model.
+    """Proof of a server of our own, fresh and of the expected model.
 
     Attributes:
-        argv: the program and its arguments.
-        pid: of the server.
         start_ticks: when it started, in clock ticks since boot.
-        nonce: the random alias that this leg gave it; requests name it, so that no other server answers them.
+        nonce: the leg's random alias of the model; requests name it, so that no other server answers them.
         models: every model id that it named when it was ready, in its order.
         ready_seconds: from its start to that answer.
         listener_before: the port's owner before the first request.
@@ -109,22 +96,20 @@ class ServerProof(Schema):
     start_ticks: Count
     nonce: Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{32}$")]
     models: list[Text]
-    ready_seconds: Seconds
+    ready_seconds: NonNegative
     listener_before: Listener
     listener_after: Listener
 
 
 class RankState(Schema):
-    """What one rank said of itself, in a file that it wrote.
+    """State of one rank, from its own process.
 
     Attributes:
         moment: ``captured``: after the last capture of start-up and before any request; ``served``: after the suite.
-        rank: its number.
-        pid: of its process.
-        start_ticks: when that started, in clock ticks since boot.
+        start_ticks: when its process started, in clock ticks since boot.
         model_runner: qualified class name.
         versions: of torch, vllm, transformers and Python.
-        variables: of its process's environment, without those that only say where things are.
+        variables: of its process's environment, without mere places.
         graphs: every capture that it holds.
         candidate: the candidate's own proof, as ``laguna_kv.proof.describe_worker`` gives it.
     """
@@ -144,9 +129,9 @@ class RankState(Schema):
 
 
 class Counters(Schema):
-    """One reading of the server's ``/metrics``: None where the server exposes no such counter.
+    """One reading of the server's ``/metrics``; None for an unexposed counter.
 
-    A counter that is no whole number is refused when it is read; one that is negative is recorded, and judged later.
+    A counter that is no whole number is refused when it is read; a negative one is recorded, and judged later.
 
     Attributes:
         file: the kept answer, beside the record.
@@ -175,7 +160,7 @@ class Counters(Schema):
     accepted: int | None
     accepted_per_position: dict[str, int]
     decode_count: int | None
-    decode_seconds: Annotated[float, pydantic.Field(allow_inf_nan=False)] | None
+    decode_seconds: Finite | None
     prompt_tokens: int | None
     generated_tokens: int | None
     finished: dict[str, int]
@@ -188,11 +173,9 @@ class Counters(Schema):
 
 
 class Usage(Schema):
-    """What the server said that a row took.
+    """Tokens of a row, as counted by the server.
 
     Attributes:
-        prompt_tokens: length of the prompt.
-        completion_tokens: length of the answer.
         cached_tokens: prompt tokens found in a cache; the first of the three copies.
     """
 
@@ -205,25 +188,22 @@ class SuiteRow(Schema):
     """One prompt of the suite, asked once.
 
     Attributes:
-        index: its place in the suite, from 0.
-        prompt_id: its name in the suite.
+        index: place in the suite, from 0.
         kind: the suite's word for what it asks.
         prompt_sha256: of the prompt's text in UTF-8.
         request_id: ours, sent along.
-        response_id: the server's for the answer.
-        model: the model id in the answer.
-        sent_ns: when the request was sent, after the start of the pass.
-        arrival_ns: for each token when the read from the socket that completed its event returned, after ``sent_ns``.
+        response_id: the server's.
+        model: id in the answer.
+        sent_ns: when the request was sent, in nanoseconds after the start of the pass.
+        arrival_ns: for each token, end of the socket read that completed its event, in nanoseconds after ``sent_ns``.
         done_ns: the same for the end marker.
         token_ids: the answer, one entry for each in ``arrival_ns``.
-        event_tokens: how many tokens each event that carried any had; speculation sends several at once.
+        event_tokens: tokens of each event that carried any; speculation sends several at once.
         token_sha256: of the compact JSON list of ``token_ids``.
         prompt_token_sha256: of the compact JSON list of the prompt's tokens, as the server named them.
         text_sha256: of the answer's text in UTF-8.
-        finish_reason: the server's word for why it ended.
-        usage: what the server counted.
-        stream: the kept answer, byte for byte, beside the record.
-        stream_sha256: of its bytes.
+        finish_reason: the server's word for the end.
+        stream: file of the answer, byte for byte, beside the record.
     """
 
     index: Count
@@ -233,9 +213,9 @@ class SuiteRow(Schema):
     request_id: Text
     response_id: Text
     model: Text
-    sent_ns: Nanoseconds
-    arrival_ns: list[Nanoseconds]
-    done_ns: Nanoseconds
+    sent_ns: Count
+    arrival_ns: list[Count]
+    done_ns: Count
     token_ids: list[Count]
     event_tokens: list[PositiveCount]
     token_sha256: Sha256
@@ -260,12 +240,10 @@ class SuiteRow(Schema):
 
 
 class Freshness(Schema):
-    """What was asked, gathered while the suite was passed; one entry a row, in the order of the rows.
+    """The requests, gathered during the pass; one entry a row, in the order of the rows.
 
     Attributes:
-        prompt_ids: of the suite.
         prompt_sha256: of the prompts' texts.
-        request_ids: ours.
         cached_tokens: the second copy, taken from each answer as it ended.
     """
 
@@ -276,10 +254,10 @@ class Freshness(Schema):
 
 
 class FinalGate(Schema):
-    """What the kept streams say when they are read again from the disk after the server has stopped.
+    """Counts from the kept streams, read again from the disk after the server has stopped.
 
     Attributes:
-        rows: how many streams there are.
+        rows: number of streams.
         completion_tokens: of each.
         cached_tokens: of each, the third copy.
     """
@@ -290,11 +268,10 @@ class FinalGate(Schema):
 
 
 class Fact(Schema):
-    """Something declared of a leg, with what was looked at to say so.
+    """A declaration about a leg, with its observation.
 
     Attributes:
-        holds: whether it is so.
-        observation: the fields or files that show it, and what they showed.
+        observation: the fields or files that show it, with their values.
     """
 
     holds: bool
@@ -302,14 +279,14 @@ class Fact(Schema):
 
 
 class LegFacts(Schema):
-    """What is declared; None where nothing was observed, and then it is not declared.
+    """Declarations; None without an observation.
 
     Attributes:
         no_retry: each row was asked once.
         no_warm_up: nothing was generated before the first row.
         fresh_service: the server and its ranks were started for this leg.
         no_network: none of its processes had a socket to anywhere but this host.
-        no_history: no row carried an earlier one along.
+        no_history: no row carried an earlier one.
         no_ngram: no proposal came from the text itself.
         no_response_reuse: no answer was given twice.
         no_prefix_reuse: no prompt token came from a cache of an earlier row or checkpoint.
@@ -330,7 +307,7 @@ class SocketLook(Schema):
 
     Attributes:
         moment: ``ready``, or the prompt id of the row that had just ended.
-        processes: how many processes were looked at.
+        processes: number of observed processes.
         local: sockets that are bound or connected within this host only, as ``protocol local -> remote``.
         foreign: sockets connected to another host, or listening where another host could reach them.
     """
@@ -342,13 +319,13 @@ class SocketLook(Schema):
 
 
 class CleanupStatus(Schema):
-    """How a leg ended; zero is good. Source of the four: the laboratory's cleanup status.
+    """The end of a leg; zero is good (source of the four: the laboratory's cleanup status).
 
     Attributes:
-        original_status: of the pass itself: 1 when it did not come to its end.
-        stop_status: 1 when the server had ended before it was told to, or had to be killed.
-        worker_status: 1 when a process of the server was left, or it is not proven that none was.
-        idle_status: 1 when the cards were not idle afterwards; None when nobody looked.
+        original_status: 1 if the pass itself did not come to its end.
+        stop_status: 1 if the server ended before it was told to, or had to be killed.
+        worker_status: 1 if a process of the server was left, or it is not proven that none was.
+        idle_status: 1 if the cards were not idle afterwards; None without an observation.
     """
 
     original_status: Literal[0, 1]
@@ -358,12 +335,11 @@ class CleanupStatus(Schema):
 
 
 class LegEnd(Schema):
-    """``end.json``: written for every leg whose server was started, also for one that failed.
+    """``end.json``: written for every leg with a started server, also for one that failed.
 
     Attributes:
-        reason: why the leg did not come to its end; empty when it did.
-        cleanup: the four statuses.
-        process: the supervisor's record of the server; None when there is none.
+        reason: why the leg did not come to its end; empty if it did.
+        process: the supervisor's record of the server.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-leg-end-v1"], pydantic.Field(alias="schema")] = (
@@ -375,25 +351,18 @@ class LegEnd(Schema):
 
 
 class LegRecord(Schema):
-    """``leg.json``: a leg that came to its end.
+    """``leg.json``: written for a leg that came to its end.
 
     Attributes:
-        request: what it was told.
         started: before anything was started.
-        begun_ticks: the same moment in clock ticks since boot, in which the kernel tells when a process started.
+        begun_ticks: the same moment in clock ticks since boot, the kernel's unit for the start of a process.
         ended: after the server had ended.
         posted: POST requests that the transport began during the pass.
-        server: that it was ours.
         ranks_captured: of every rank, before the first request.
         ranks_served: of every rank, after the suite.
         counters_before: before the first request.
         counters_after: after the last one.
         rows: one for each prompt, in the suite's order.
-        freshness: what was asked.
-        final_gate: what the kept streams say.
-        facts: what is declared, with its observations.
-        sockets: what of the network was seen.
-        end: how it ended.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-leg-v1"], pydantic.Field(alias="schema")] = "pytest-laguna-leg-v1"

@@ -13,11 +13,8 @@ import pydantic
 
 from pytest_laguna.evidence.arm_record import MappedFile, Planted, RankProcess
 from pytest_laguna.evidence.candidate_proof import LayerCounters
-from pytest_laguna.evidence.idle import Lane
 from pytest_laguna.evidence.schemas import Schema, Sha256
-
-Count = Annotated[int, pydantic.Field(ge=0)]
-PositiveCount = Annotated[int, pydantic.Field(ge=1)]
+from pytest_laguna.evidence.values import Count, Lane, PositiveCount
 
 PAGES = 16
 """Pages of the cache."""

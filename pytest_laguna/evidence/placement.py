@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where what a gate reads and writes lies: file system and hardware, as recorded, and whether a campaign allows it.
+"""Places of a gate's files: file system and hardware, and the campaign's rule for them.
 
 Source: the published campaigns, whose models, evidence, caches and temporary files had to lie on an internal ext4 NVMe
 disk: a disk on a cable comes and goes, and decides how fast an engine starts.
@@ -25,7 +25,7 @@ class BlockDevice(Schema):
 
     Attributes:
         path: of the device below sysfs, such as ``/devices/pci0000:00/.../nvme/nvme0/nvme0n1/nvme0n1p2``.
-        removable: whether the kernel calls it, or something that it hangs on, removable.
+        removable: True if the kernel calls it, or a device above it, removable.
     """
 
     path: Annotated[str, pydantic.Field(pattern=r"^/")]
@@ -33,16 +33,16 @@ class BlockDevice(Schema):
 
 
 class Place(Schema):
-    """Where something lies.
+    """A place with its file system and its hardware.
 
     Attributes:
-        purpose: what lies there. Caches of arms lie with the evidence while they run.
+        purpose: of the files there. Caches of arms lie with the evidence while the arms run.
         path: as it is named, absolute.
-        real: without links; of what is not there yet, the nearest directory that is.
-        file_system: as the kernel calls it.
-        source: what is mounted.
+        real: without links; for a path that does not exist yet, its nearest directory that does.
+        file_system: the kernel's name.
+        source: the mounted device or volume.
         device: major and minor number of the mount, in decimal.
-        hardware: what it ends in, through volumes and mirrors; empty where the kernel knows none.
+        hardware: devices below all volumes and mirrors; empty if the kernel knows none.
     """
 
     purpose: Purpose
@@ -54,12 +54,12 @@ class Place(Schema):
     hardware: list[BlockDevice]
 
 
-class StorageRule(Schema):
-    """What a campaign lets its models, its evidence and its temporary files lie on.
+class StorageRule(Schema, strict=True):
+    """The campaign's disks for models, evidence and temporary files.
 
     Attributes:
-        file_systems: names of the kernel's, such as ``ext4``.
-        drivers: of the disks, as their devices are named, such as ``nvme``.
+        file_systems: the kernel's names, such as ``ext4``.
+        drivers: of the disks, as in the names of their devices, such as ``nvme``.
     """
 
     file_systems: Annotated[list[str], pydantic.Field(min_length=1)]
@@ -67,12 +67,7 @@ class StorageRule(Schema):
 
 
 def misplaced(place: Place, rule: StorageRule) -> str | None:
-    """Why something may not lie where it does, one line; None when it may.
-
-    Args:
-        place: as it was found.
-        rule: the campaign's.
-    """
+    """Return the breach of the rule by a place, as one line, or None."""
     where = f"{place.purpose} {place.path}"
     if place.real != place.path:
         where += f" (in fact {place.real})"

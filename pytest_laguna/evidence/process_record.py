@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 import pydantic
 
 from pytest_laguna.evidence.schemas import Schema
-
-Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+from pytest_laguna.evidence.values import NonNegative
 
 
 def _ended(wait_status: int) -> int:
@@ -76,7 +75,7 @@ class ProcessRecord(Schema):
     reason: Reason
     wait_status: Annotated[int, pydantic.Field(ge=0, le=0xFFFF), pydantic.AfterValidator(_ended)] | None
     last_signal: int | None
-    wall_seconds: Seconds
+    wall_seconds: NonNegative
     peak_memory_bytes: pydantic.NonNegativeInt | None
     leftovers: list[FoundProcess]
     survivors: list[FoundProcess]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the rehearsal of a device campaign lies in its gate 1, and what control against control came to there."""
+"""The rehearsal of a device campaign in its gate 1: places, and the plan and analysis of control against control."""
 
 from __future__ import annotations
 
@@ -13,56 +13,53 @@ import pydantic
 
 from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.arm_record import ArmRecord
-from pytest_laguna.evidence.diagnostic import Finite
-from pytest_laguna.evidence.diagnostic_evidence import Profiles
-from pytest_laguna.evidence.diagnostic_reader import PROFILE, RECORD, names_in, profiles_in
+from pytest_laguna.evidence.profile_file import Profiles, profiles_in
+from pytest_laguna.evidence.reading import PROFILE, RECORD, names_in
 from pytest_laguna.evidence.schemas import Schema, parse_model, read_model
+from pytest_laguna.evidence.values import Count, Decides, Finite, NonNegative, Positive, Share, Validator
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 DIRECTORY = "rehearsed"
-"""Below the attempt's ``evidence``: the rehearsal's own sealed root, and what each of its sessions printed."""
+"""Place below the attempt's ``evidence`` of the rehearsal's own sealed root and of its sessions' output."""
 NULL_DIRECTORY = "rehearsed-null"
 """Likewise, with a control in the candidate's slot (A/A)."""
 SEALED = "sealed"
 SHORTENED = "shortened.json"
-"""Beside it: what the rehearsal has otherwise than the lane."""
+"""Beside it: the differences between rehearsal and lane."""
 
 STARTS_DIRECTORY, STARTS = "null-starts", "starts"
 """Below ``evidence``: ``plan.json``, ``starts/<number>/`` as an arm's directory each, and ``analysis.json``."""
 
 CLAUSES: Final = ("rehearsal", "null-exact", "null-timing")
-"""Of gate 1; a campaign that compares no candidate with a control needs the first alone."""
+"""Clauses of gate 1; a campaign without a candidate and a control needs the first alone."""
 REHEARSAL, NULL_EXACT, NULL_TIMING = CLAUSES
 
 CONFIDENCE: Final = 0.95
 POWER: Final = 0.8
-"""The probability with which a detectable effect is found."""
+"""Probability of finding the minimum detectable effect."""
 MOST_FALSE_PROMOTIONS: Final = 0.05
-"""Where the interval of their rate lies above, rules that decide promote noise."""
-
-Share = Annotated[float, pydantic.Field(ge=0, le=1)]
-Count = pydantic.NonNegativeInt
+"""Rate of false promotions; rules whose interval lies above it promote noise."""
 
 
 def sealed_root(evidence: Path, *, null: bool) -> Path:
-    """Where a rehearsal's sealed root lies in an attempt's evidence."""
+    """Return the place of a rehearsal's sealed root in an attempt's evidence."""
     return evidence / (NULL_DIRECTORY if null else DIRECTORY) / SEALED
 
 
 def rehearsed_attempt(evidence: Path, campaign: str, gate: int, *, null: bool) -> Path:
-    """The one attempt of a rehearsed gate."""
+    """Return the place of the one attempt of a rehearsed gate."""
     return root.attempt_directory(sealed_root(evidence, null=null) / campaign / "cpu" / f"gate{gate}", 1)
 
 
 class Shortened(Schema):
-    """One value of the lane, and what the rehearsal had in its place."""
+    """One value of the lane, and the rehearsal's in its place."""
 
     lane: pydantic.JsonValue
     rehearsal: pydantic.JsonValue
 
 
 def read_shortened(evidence: Path) -> list[tuple[str, str, str]]:
-    """What a rehearsal shortened, as a receipt lists what was not exercised: clause, place and both values.
+    """Return clause, place and both values of everything shortened, as a receipt lists unexercised rules.
 
     Raises:
         UnusableEvidenceError: it is not of its form.
@@ -86,12 +83,12 @@ def _object(value: JSON, path: Path) -> dict[str, JSON]:
 
 
 def start_directory(directory: Path, number: int) -> Path:
-    """Where a start writes, below the directory of all of them."""
+    """Return the directory of a start, below the directory of all starts."""
     return directory / STARTS / f"{number:02d}"
 
 
 def read_starts(directory: Path) -> Iterator[tuple[ArmRecord, Profiles]]:
-    """The record and the profiles of every start, in their order.
+    """Yield the record and the profiles of every start, in their order.
 
     Raises:
         UnusableEvidenceError: a record is missing or not of its form.
@@ -105,47 +102,44 @@ class NullPlan(Schema):
     """``plan.json``: written before the first start.
 
     Attributes:
-        lane: where the starts run; what is found holds there.
-        decides: what decides on the device lane.
+        decides: on the device lane.
         starts: processes of the control.
-        ranks: of each.
-        flag: the variable that is the sole treatment.
-        control: its value in every start.
-        validator: which implementation of the candidate's contract would run.
-        completion_tokens: of each one's generation.
-        collective_breaks: whether each all-reduce is a break of its own.
+        ranks: of each start.
+        flag: the variable of the treatment; ``control`` is its value in every start.
+        completion_tokens: of each start's generation.
+        collective_breaks: True if each all-reduce is a break of its own.
         graphs: graph segments of the target's capture, per rank.
-        breaks: eager boundaries of it.
+        breaks: its eager boundaries.
         target_layers: attention layers of the target.
         samples: replays that each rank profiles.
-        effect_percent: the preregistered effect on the whole replay; None where none is expected.
+        effect_percent: the preregistered effect on the whole replay; None if none is expected.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-null-plan-v1"], pydantic.Field(alias="schema")] = (
         "pytest-laguna-null-plan-v1"
     )
     lane: Literal["cpu"] = "cpu"
-    decides: Literal["exactness", "exactness+timing"]
+    decides: Decides
     starts: Annotated[int, pydantic.Field(ge=4, multiple_of=2)]
     ranks: pydantic.PositiveInt
     flag: str
     control: str
-    validator: Literal["native", "python"]
+    validator: Validator
     completion_tokens: pydantic.PositiveInt
     collective_breaks: bool
     graphs: pydantic.PositiveInt
     breaks: pydantic.PositiveInt
     target_layers: pydantic.PositiveInt
     samples: pydantic.PositiveInt
-    effect_percent: Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)] | None
+    effect_percent: Positive | None
 
 
 class Promotions(Schema):
     """How often rules promoted control against control.
 
     Attributes:
-        promoted: how often.
-        count: of how many.
+        promoted: number of promotions.
+        count: number of comparisons.
         rate: promoted over count.
         interval: of the rate, exact, 95 %.
     """
@@ -157,19 +151,19 @@ class Promotions(Schema):
 
 
 class Detection(Schema):
-    """What can be told from noise, given how far starts of the control are apart.
+    """Minimum detectable effect, from the deviation of starts of the control.
 
     Attributes:
         deviation: standard deviation of a start's logarithmic figure.
-        count: of what: pairs of starts, or blocks of legs.
-        detectable_percent: the smallest effect that so many find with probability 0.8 by a 95 % t interval; None where
-            one alone has no interval, or no two starts differ.
+        count: of pairs of starts, or of blocks of legs.
+        detectable_percent: minimum effect that ``count`` of them find with probability 0.8 by a 95 % t interval; None
+            for a single one, and if no two starts differ.
         effect_percent: the preregistered effect.
-        needed: how many would find that with the same probability; None without an effect or a difference, or where
-            more than a million are not enough.
+        needed: number that would find that effect with the same probability; None without an effect or a difference, or
+            if more than a million are not enough.
     """
 
-    deviation: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+    deviation: NonNegative
     count: pydantic.PositiveInt
     detectable_percent: Finite | None
     effect_percent: Finite | None
@@ -177,31 +171,31 @@ class Detection(Schema):
 
     @property
     def in_vain(self) -> bool:
-        """Whether so many cannot tell the preregistered effect from noise."""
+        """True if ``count`` of them cannot detect the preregistered effect."""
         if self.effect_percent is None or self.deviation == 0:
             return False
         return self.needed is None or self.needed > self.count
 
 
 class NullAnalysis(Schema):
-    """``analysis.json``: what control against control came to; it holds for the lane that it was measured on.
+    """``analysis.json``: the result of control against control, valid for its lane alone.
 
     Attributes:
-        lane: that lane.
-        decides: what decides on the device lane.
-        against: by rule of exactness what speaks against it: starts by number.
-        diagnostic: how often the six timing gates of gate 2 all held between two starts that follow each other.
-        gates: by timing gate, how often it held alone.
-        whole_replay: what of the whole replay can be told.
-        endpoint: how often gate 3's rules found a block of controls ahead; None without a gate 3.
-        headline: what of a leg's headline can be told; None likewise.
+        lane: of the measurement.
+        decides: on the device lane.
+        against: findings by rule of exactness: starts by number.
+        diagnostic: cases in which all six timing gates of gate 2 held between two consecutive starts.
+        gates: such cases of each timing gate alone.
+        whole_replay: the detectable effect on the whole replay.
+        endpoint: cases in which gate 3's rules found a block of controls ahead; None without a gate 3.
+        headline: the detectable effect on a leg's median throughput; None likewise.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-null-analysis-v1"], pydantic.Field(alias="schema")] = (
         "pytest-laguna-null-analysis-v1"
     )
     lane: Literal["cpu"]
-    decides: Literal["exactness", "exactness+timing"]
+    decides: Decides
     against: dict[str, str]
     diagnostic: Promotions
     gates: dict[str, Count]

@@ -7,8 +7,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from pytest_laguna.evidence.idle import CardState, Lane, Observer
+from pytest_laguna.evidence.idle import CardState, Observer
 from pytest_laguna.evidence.leased_cards import SHORTEST_PREFIX
+from pytest_laguna.evidence.values import Lane
 from pytest_laguna.machine.errors import CardError
 
 _LISTED = 16

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from pytest_laguna.evidence.card_masks import MASK
-from pytest_laguna.evidence.idle import CardState, Lane
+from pytest_laguna.evidence.idle import CardState
+from pytest_laguna.evidence.values import Lane
 from pytest_laguna.machine import descent, process_table
 from pytest_laguna.machine.cards import Card, Observation, find
 from pytest_laguna.machine.errors import CardError

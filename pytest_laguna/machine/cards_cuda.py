@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pytest_laguna.evidence.card_masks import MASK, ORDER
-from pytest_laguna.evidence.idle import CardState, Lane, SeenProcess
+from pytest_laguna.evidence.idle import CardState, SeenProcess
+from pytest_laguna.evidence.values import Lane
 from pytest_laguna.machine import process_table
 from pytest_laguna.machine.cards import Card, Observation, find
 from pytest_laguna.machine.errors import CardError

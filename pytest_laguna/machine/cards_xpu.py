@@ -17,8 +17,9 @@ import pydantic
 
 from pytest_laguna.evidence.card_masks import MASK, ORDER
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
-from pytest_laguna.evidence.idle import CardState, Lane, Observer, SeenProcess
+from pytest_laguna.evidence.idle import CardState, Observer, SeenProcess
 from pytest_laguna.evidence.schemas import first_defect
+from pytest_laguna.evidence.values import Lane
 from pytest_laguna.evidence.xpu_smi import read_processes
 from pytest_laguna.machine import process_table, xpu_smi
 from pytest_laguna.machine.cards import Card, Observation, find

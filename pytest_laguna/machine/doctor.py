@@ -13,8 +13,8 @@ import pydantic
 
 from pytest_laguna.evidence.files import printable
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
-from pytest_laguna.evidence.idle import Lane
 from pytest_laguna.evidence.schemas import Schema
+from pytest_laguna.evidence.values import Lane
 from pytest_laguna.machine import leases
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.doctor_xpu import Check, XpuDoctor, XpuNeeds

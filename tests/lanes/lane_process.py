@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any, cast
 
-from pytest_laguna.evidence.idle import Lane
+from pytest_laguna.evidence.values import Lane
 from tests.lanes import scripted_kernels, scripted_xpu
 
 LANE = cast("Lane", os.environ["LANE_UNDER_TEST"])

@@ -14,12 +14,13 @@ from pytest_laguna.analysis.lease import Session, judge_machine, judge_processes
 from pytest_laguna.evidence import files, leased_cards, root
 from pytest_laguna.evidence.card_masks import showing
 from pytest_laguna.evidence.host import HostAudit, HostLimits, HostState, KernelLog, difference
-from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, Lane, SeenProcess
+from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, SeenProcess
 from pytest_laguna.evidence.journal import Event
 from pytest_laguna.evidence.leased_cards import LeaseTerms
 from pytest_laguna.evidence.machine import MachineEvidence, read_machine
 from pytest_laguna.evidence.placement import BlockDevice, Place, StorageRule
 from pytest_laguna.evidence.schemas import AttemptStart, read_model
+from pytest_laguna.evidence.values import Lane
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.verdict import Verdict
 from pytest_laguna.verification import verify_attempt

@@ -13,7 +13,7 @@ import pytest
 from pytest_laguna.campaign import Campaign, parse_campaign, read_campaign
 from pytest_laguna.endpoint.suite import SUITES, read_suite
 from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.endpoint_campaign import Topology
+from pytest_laguna.evidence.endpoint_campaign import CaptureCounts
 from pytest_laguna.evidence.endpoint_reader import read_teacher
 from pytest_laguna.protocol import parse_protocol, plan_endpoint, read_protocol
 from pytest_laguna.verdict import UnusableEvidenceError
@@ -82,7 +82,7 @@ def campaign(decides: str = "exactness") -> Campaign:
 
 def test_the_plan_follows_from_campaign_protocol_cards_and_model() -> None:
     plan = plan_endpoint(campaign(), "cpu", read_protocol(QUICK), ranks=2, target_config=CONFIG, authorised_by="a" * 64)
-    assert plan.topology == Topology(ranks=2, graphs=38, breaks=37, target_layers=12)
+    assert plan.topology == CaptureCounts(ranks=2, graphs=38, breaks=37, target_layers=12)
     assert plan.validator == campaign().candidate.validator
     assert (plan.decides, plan.selector.treatment, plan.blocks) == ("exactness", "1", 1)
     assert plan.thresholds.record == 94.92003934159611

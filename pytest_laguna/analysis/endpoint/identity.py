@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Mapping
-from typing import Literal
 
 from pytest_laguna.analysis.engine_identity import BEFORE_ARMS, IDENTITY_RULES
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.identity_case import IdentityCase
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity, EngineContent, ModelFiles
+from pytest_laguna.evidence.values import Validator
 from pytest_laguna.verdict import JSON, Verdict
 
 ENGINE_RULES = (*BEFORE_ARMS, "interpreter-planned", "engine-unchanged")
@@ -21,7 +21,7 @@ def judge_identity(
     identity: DiagnosticIdentity,
     legs: Mapping[str, str | None],
     proven: DiagnosticIdentity | None,
-    validator: Literal["native", "python"],
+    validator: Validator,
     interpreter: str | None,
 ) -> dict[str, Finding | None]:
     """What each rule says, by its id.

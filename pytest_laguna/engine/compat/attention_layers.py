@@ -26,7 +26,7 @@ from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadata
 from vllm.v1.attention.selector import _cached_get_attn_backend
 from vllm.v1.worker.utils import bind_kv_cache
 
-from pytest_laguna.evidence.idle import Lane
+from pytest_laguna.evidence.values import Lane
 
 
 class ServingModule(NamedTuple):

@@ -8,10 +8,10 @@ from pathlib import Path
 from pytest_laguna.analysis.endpoint.case import LegCase
 from pytest_laguna.analysis.endpoint.leg_rules import LEG_RULES
 from pytest_laguna.evidence.endpoint_campaign import (
+    CaptureCounts,
     EndpointPlan,
     Selector,
     Teacher,
-    Topology,
 )
 from pytest_laguna.evidence.leg import LegRecord
 from pytest_laguna.verdict import Verdict
@@ -23,7 +23,7 @@ TEACHER = Teacher.of(LEG.rows, "0" * 64)
 PLAN = EndpointPlan(
     suite=LEG.request.suite,
     selector=Selector(flag="VLLM_XPU_LAGUNA_M8_PERSISTENT_KV_CACHE_VIEWS", control="0", treatment="1"),
-    topology=Topology(ranks=1, graphs=49, breaks=48, target_layers=48),
+    topology=CaptureCounts(ranks=1, graphs=49, breaks=48, target_layers=48),
     validator="native",
     decides="exactness",
     thresholds=METADATA_20260725.model_copy(update={"rows_won": 3}),

@@ -18,9 +18,9 @@ from pytest_laguna.engine import arms, launch
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.card_masks import showing
-from pytest_laguna.evidence.idle import Lane
 from pytest_laguna.evidence.process_record import ProcessRecord
 from pytest_laguna.evidence.schemas import read_model
+from pytest_laguna.evidence.values import Lane
 from pytest_laguna.machine import descent
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.environment import make_short_directory, private_environment

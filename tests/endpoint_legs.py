@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_laguna.analysis.parity import CANDIDATE, STOCK
+from pytest_laguna.analysis.arm_pair import CANDIDATE, STOCK
 from pytest_laguna.evidence.arm_record import token_digest
 from pytest_laguna.evidence.endpoint_campaign import (
     ABBA,

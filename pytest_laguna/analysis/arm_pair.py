@@ -12,12 +12,19 @@ import posixpath
 from collections.abc import Callable, Mapping
 
 from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.analysis.parity import CANDIDATE, STOCK
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, CapturedGraph, Planted, RankReport
 from pytest_laguna.evidence.candidate_proof import CandidateProof
 from pytest_laguna.evidence.rank_files import STACKS_BEFORE
 from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.verdict import Verdict
+
+STOCK = (
+    "vllm.v1.attention.backends.flash_attn.FlashAttentionBackend",
+    "vllm.v1.attention.backends.flash_attn.FlashAttentionImpl",
+)
+"""Backend and implementation of attention with the treatment off."""
+CANDIDATE = ("laguna_kv.backend.LagunaFlashAttentionBackend", "laguna_kv.backend.LagunaFlashAttentionImpl")
+"""Backend and implementation of attention with the treatment on."""
 
 ARM_LOCAL_VARIABLES = frozenset({
     "LAGUNA_LEASE", STACKS_BEFORE, "VLLM_DIST_IDENT", "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME",

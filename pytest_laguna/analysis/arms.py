@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 from pytest_laguna.analysis import arm_pair, each_arm, rank_rules
-from pytest_laguna.analysis.diagnostic_case import SPECULATING_ARMS, Case, Rule
+from pytest_laguna.analysis.diagnostic_case import SPECULATING_ARMS, DiagnosticCase, Rule
 from pytest_laguna.analysis.findings import RuleFinding, reported
 from pytest_laguna.analysis.wording import shown_in_places
 from pytest_laguna.evidence.arm_record import Acceptance, Arm
@@ -18,19 +18,19 @@ from pytest_laguna.evidence.reading import Missing, present
 from pytest_laguna.verdict import NotProvenError, Verdict
 
 
-def nothing_unexpected(case: Case) -> RuleFinding:
+def nothing_unexpected(case: DiagnosticCase) -> RuleFinding:
     """Rule ``nothing-unexpected``: no arm and no packet beyond those of the plan has left anything."""
     if case.evidence.unexpected:
         return Verdict.VOID, f"{case.evidence.unexpected[0]}: expected the four arms and one packet a card, each once"
     return None
 
 
-def as_asked(case: Case) -> RuleFinding:
+def as_asked(case: DiagnosticCase) -> RuleFinding:
     """Rule ``as-asked``: each arm answers its own request, and the request is the plan's, without a planted defect."""
     return each_arm.judge_requests(case, {arm: _asked(case, arm) for arm in Arm})
 
 
-def _asked(case: Case, arm: Arm) -> Mapping[str, object]:
+def _asked(case: DiagnosticCase, arm: Arm) -> Mapping[str, object]:
     """What the plan says of an arm's request alone."""
     return {
         "arm": arm,
@@ -40,12 +40,12 @@ def _asked(case: Case, arm: Arm) -> Mapping[str, object]:
     }
 
 
-def models_planned(case: Case) -> RuleFinding:
+def models_planned(case: DiagnosticCase) -> RuleFinding:
     """Rule ``models-planned``: the arms loaded the campaign's pair and continued its prompt."""
     return each_arm.judge_models(case.record(Arm.EAGER).request, case.plan.models)
 
 
-def in_order(case: Case) -> RuleFinding:
+def in_order(case: DiagnosticCase) -> RuleFinding:
     """Rule ``in-order``: the processes of each arm started after all of the arm before it, and after all packets."""
     started = each_arm.started(case)
     if packets := [*_packets_started(case)]:
@@ -53,14 +53,14 @@ def in_order(case: Case) -> RuleFinding:
     return each_arm.judge_order(started)
 
 
-def _packets_started(case: Case) -> Iterator[int]:
+def _packets_started(case: DiagnosticCase) -> Iterator[int]:
     """Of each packet that left a record; that none is missing is another rule's."""
     for run in case.evidence.packets.values():
         if not isinstance(run.record, Missing):
             yield run.record.process.start_ticks
 
 
-def within_process(case: Case) -> RuleFinding:
+def within_process(case: DiagnosticCase) -> RuleFinding:
     """Rule ``within-process``: start and generation of each arm took no longer than its process lived."""
     for arm, record in case.records():
         process = present(case.evidence.arms[arm].process)
@@ -70,7 +70,7 @@ def within_process(case: Case) -> RuleFinding:
     return None
 
 
-def required_pairs(case: Case) -> RuleFinding:
+def required_pairs(case: DiagnosticCase) -> RuleFinding:
     """Rule ``required-pairs``: tokens and text of each pair that the plan names are equal bit for bit."""
     if not case.plan.identical:
         return Verdict.NOT_PROVEN, "the plan requires no pair of arms to be identical"
@@ -81,7 +81,7 @@ def required_pairs(case: Case) -> RuleFinding:
     return None
 
 
-def other_pairs(case: Case) -> RuleFinding:
+def other_pairs(case: DiagnosticCase) -> RuleFinding:
     """Rule ``other-pairs``: whether the other pairs are identical too is listed."""
     required = {frozenset(pair) for pair in case.plan.identical}
     others = [pair for pair in itertools.combinations(Arm, 2) if frozenset(pair) not in required]
@@ -92,12 +92,12 @@ def other_pairs(case: Case) -> RuleFinding:
     return reported("; ".join(told) or "every pair of arms is required to be identical")
 
 
-def all_identical(case: Case) -> bool:
+def all_identical(case: DiagnosticCase) -> bool:
     """Whether all four arms gave the same tokens and the same text, required of them or not."""
     return len({(record.token_sha256, record.text_sha256) for _, record in case.records()}) == 1
 
 
-def attention_equal(case: Case) -> RuleFinding:
+def attention_equal(case: DiagnosticCase) -> RuleFinding:
     """Rule ``attention-equal``: attention's outputs in both graph arms are equal bit for bit on each rank.
 
     It decides on the cpu lane, where one thread computes each rank in one order. Collectives of a device may add in
@@ -109,14 +109,14 @@ def attention_equal(case: Case) -> RuleFinding:
     return reported(finding[1] if finding else "equal")
 
 
-def _accepted(case: Case) -> Iterator[tuple[Arm, Acceptance]]:
+def _accepted(case: DiagnosticCase) -> Iterator[tuple[str, Acceptance]]:
     for arm, record in case.records(SPECULATING_ARMS):
         if record.acceptance is None or 0 in {record.acceptance.drafts, record.acceptance.draft_tokens}:
             raise NotProvenError(f"{arm}: no draft cycle is recorded")
         yield arm, record.acceptance
 
 
-def depth_equal(case: Case) -> RuleFinding:
+def depth_equal(case: DiagnosticCase) -> RuleFinding:
     """Rule ``depth-equal``: every speculating arm drafts to the frozen depth."""
     for arm, acceptance in _accepted(case):
         depth = len(acceptance.accepted_per_position)
@@ -125,7 +125,7 @@ def depth_equal(case: Case) -> RuleFinding:
     return None
 
 
-def proposals_whole(case: Case) -> RuleFinding:
+def proposals_whole(case: DiagnosticCase) -> RuleFinding:
     """Rule ``proposals-whole``: each cycle proposed as many tokens as the draft is deep."""
     for arm, acceptance in _accepted(case):
         expected = acceptance.drafts * case.plan.draft_tokens
@@ -135,7 +135,7 @@ def proposals_whole(case: Case) -> RuleFinding:
     return None
 
 
-def cycles_account(case: Case) -> RuleFinding:
+def cycles_account(case: DiagnosticCase) -> RuleFinding:
     """Rule ``cycles-account``: the tokens are the first one, and of each cycle what was accepted and one more.
 
     The last cycle may yield more than the length allows. Counters that do not account for the tokens count something
@@ -149,7 +149,7 @@ def cycles_account(case: Case) -> RuleFinding:
     return None
 
 
-def accepted_enough(case: Case) -> RuleFinding:
+def accepted_enough(case: DiagnosticCase) -> RuleFinding:
     """Rule ``accepted-enough``: more is accepted a cycle than the plan's least; a dead draft bounds nothing."""
     for arm, acceptance in _accepted(case):
         if acceptance.accepted <= case.plan.accepted_per_cycle * acceptance.drafts:
@@ -158,7 +158,7 @@ def accepted_enough(case: Case) -> RuleFinding:
     return None
 
 
-def rate_bounded(case: Case) -> RuleFinding:
+def rate_bounded(case: DiagnosticCase) -> RuleFinding:
     """Rule ``rate-bounded``: accepted over proposed differs between any two speculating arms by at most the bound."""
     rates = {arm: acceptance.accepted / acceptance.draft_tokens for arm, acceptance in _accepted(case)}
     lowest, highest = min(rates, key=rates.__getitem__), max(rates, key=rates.__getitem__)
@@ -170,7 +170,7 @@ def rate_bounded(case: Case) -> RuleFinding:
     return None
 
 
-def accepted_by_position(case: Case) -> RuleFinding:
+def accepted_by_position(case: DiagnosticCase) -> RuleFinding:
     """Rule ``accepted-by-position``: in how many cycles each position was accepted is listed."""
     return reported(
         "; ".join(

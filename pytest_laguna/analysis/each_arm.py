@@ -12,8 +12,8 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 
 from pytest_laguna.analysis import root_cause
+from pytest_laguna.analysis.arms_case import AnyCase, AnyRule
 from pytest_laguna.analysis.engine_identity import public_version
-from pytest_laguna.analysis.event_case import AnyCase, AnyRule
 from pytest_laguna.analysis.findings import RuleFinding
 from pytest_laguna.analysis.process import judge_process
 from pytest_laguna.evidence.arm_record import ArmRecord, ArmRequest, Planted, RankProcess

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
-from pytest_laguna.analysis.event_case import AnyCase
+from pytest_laguna.analysis.arms_case import AnyCase
 from pytest_laguna.analysis.findings import RuleFinding
 from pytest_laguna.evidence import arm_settings
 from pytest_laguna.evidence.arm_record import ArmRecord

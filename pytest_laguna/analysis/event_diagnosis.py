@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal, TypeVar
 
-from pytest_laguna.analysis.diagnostic import clause_verdict
+from pytest_laguna.analysis.arms_case import clause_verdict, judge
 from pytest_laguna.analysis.event_arms import ARM_RULES
 from pytest_laguna.analysis.event_case import EventCase, EventRule
 from pytest_laguna.analysis.event_profile import category_sums, shares, slowest
@@ -20,7 +20,6 @@ from pytest_laguna.analysis.event_rules import (
 )
 from pytest_laguna.analysis.event_sparse import sparse_class_shares, sparse_shares
 from pytest_laguna.analysis.event_work import waiting
-from pytest_laguna.evidence.diagnostic import RuleResult
 from pytest_laguna.evidence.event_analysis import (
     CLAUSES,
     EventAnalysis,
@@ -50,7 +49,7 @@ def analyse_events(plan: EventPlan, evidence: EventEvidence) -> EventAnalysis:
         evidence: as read from the directory.
     """
     case = EventCase(plan, evidence)
-    clauses = {clause: {name: _judge(rule, case) for name, rule in rules.items()} for clause, rules in RULES.items()}
+    clauses = judge(RULES, case)
     holds = {clause: clause_verdict(results)[0] is Verdict.PASS for clause, results in clauses.items()}
     complete = holds["profile-complete"]
     profiles = list(case.profiles.values()) if complete else []
@@ -121,15 +120,3 @@ def _or_none(give: Callable[[], Value]) -> Value | None:
         return give()
     except (NotProvenError, UnusableEvidenceError):
         return None
-
-
-def _judge(rule: EventRule, case: EventCase) -> RuleResult:
-    try:
-        finding = rule(case)
-    except NotProvenError as error:
-        return RuleResult(verdict=Verdict.NOT_PROVEN, reason=str(error))
-    except UnusableEvidenceError as error:
-        return RuleResult(verdict=Verdict.VOID, reason=str(error))
-    if finding is None:
-        return RuleResult(verdict=Verdict.PASS, reason="")
-    return RuleResult(verdict=finding[0], reason=finding[1])

@@ -7,15 +7,15 @@ import functools
 from collections.abc import Mapping
 
 from pytest_laguna.analysis import parity, root_cause
-from pytest_laguna.analysis.diagnostic_case import Case, Rule
+from pytest_laguna.analysis.diagnostic_case import DiagnosticCase, Rule
 from pytest_laguna.analysis.findings import RuleFinding, gravest, not_applicable
 from pytest_laguna.analysis.process import judge_process
 from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.reading import Missing, present
+from pytest_laguna.evidence.reading import Missing, present, whole
 from pytest_laguna.verdict import Verdict
 
 
-def one_a_card(case: Case) -> RuleFinding:
+def one_a_card(case: DiagnosticCase) -> RuleFinding:
     """Rule ``one-a-card``: there is a packet for each leased card, and for no other."""
     for position in range(case.plan.ranks):
         case.packet(position)  # raises the root cause where there is none
@@ -25,7 +25,7 @@ def one_a_card(case: Case) -> RuleFinding:
     return None
 
 
-def packets_ended_clean(case: Case) -> RuleFinding:
+def packets_ended_clean(case: DiagnosticCase) -> RuleFinding:
     """Rule ``packets-ended-clean``: the process of each packet ended by itself with code 0 and left nothing behind."""
     for position in range(case.plan.ranks):
         run = case.evidence.packets.get(position)
@@ -37,7 +37,7 @@ def packets_ended_clean(case: Case) -> RuleFinding:
     return None
 
 
-def packets_as_asked(case: Case) -> RuleFinding:
+def packets_as_asked(case: DiagnosticCase) -> RuleFinding:
     """Rule ``packets-as-asked``: each packet answers its own request, for the card at its position."""
     for position in range(case.plan.ranks):
         record, request = case.packet(position), present(case.evidence.packets[position].request)
@@ -47,7 +47,7 @@ def packets_as_asked(case: Case) -> RuleFinding:
     return None
 
 
-def packets_same_engine(case: Case) -> RuleFinding:
+def packets_same_engine(case: DiagnosticCase) -> RuleFinding:
     """Rule ``packets-same-engine``: each packet ran the arms' vLLM, torch and Python, under the arms' models.
 
     That it says which vLLM and torch is the rule ``versions-installed``.
@@ -65,9 +65,9 @@ def packets_same_engine(case: Case) -> RuleFinding:
     return None
 
 
-def packets_own_processes(case: Case) -> RuleFinding:
+def packets_own_processes(case: DiagnosticCase) -> RuleFinding:
     """Rule ``packets-own-processes``: each packet ran in a process that neither an arm nor another packet shared."""
-    arms = {arm: run.record for arm, run in case.evidence.arms.items() if not isinstance(run.record, Missing)}
+    arms = whole({arm: run.record for arm, run in case.evidence.arms.items()})
     seen = {report.process: f"{arm} rank {report.rank}" for arm, record in arms.items() for report in record.ranks}
     for position in range(case.plan.ranks):
         process = case.packet(position).process
@@ -78,7 +78,7 @@ def packets_own_processes(case: Case) -> RuleFinding:
     return None
 
 
-def _packet_rule(case: Case, name: str) -> RuleFinding:
+def _packet_rule(case: DiagnosticCase, name: str) -> RuleFinding:
     """A packet's own rule, over the packets of all cards."""
     if case.plan.lane in parity.NOT_APPLICABLE.get(name, ()):
         return not_applicable(f"lane {case.plan.lane}")

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from pytest_laguna.analysis.arm_pair import CANDIDATE, STOCK
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.evidence.arm_record import Planted
 from pytest_laguna.evidence.parity import (
@@ -32,12 +33,6 @@ from pytest_laguna.evidence.parity import (
 )
 from pytest_laguna.evidence.values import Lane
 from pytest_laguna.verdict import Verdict
-
-STOCK = ("vllm.v1.attention.backends.flash_attn.FlashAttentionBackend",
-         "vllm.v1.attention.backends.flash_attn.FlashAttentionImpl")  # fmt: skip
-"""Backend and implementation with the selector off."""
-CANDIDATE = ("laguna_kv.backend.LagunaFlashAttentionBackend", "laguna_kv.backend.LagunaFlashAttentionImpl")
-"""With it on."""
 
 _CONTENT = 2 * HEAD_SIZE
 CACHE = TensorGeometry(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from pytest_laguna.analysis.event_case import AnyCase
+from pytest_laguna.analysis.arms_case import AnyCase
 from pytest_laguna.analysis.findings import RuleFinding
 from pytest_laguna.analysis.hung_ranks import hung_ranks
 from pytest_laguna.evidence.arm_record import ArmRecord

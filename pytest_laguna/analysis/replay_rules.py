@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 
-from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case, Rule
+from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, DiagnosticCase, Rule
 from pytest_laguna.analysis.findings import RuleFinding
 from pytest_laguna.analysis.replay_checks import CONTAINMENT, PREPARATION
 from pytest_laguna.analysis.replay_profile import ArmProfile, RankFacts
@@ -18,7 +18,7 @@ from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 NANOSECONDS = 1_000_000_000
 
 
-def files_whole(case: Case) -> RuleFinding:
+def files_whole(case: DiagnosticCase) -> RuleFinding:
     """Rule ``files-whole``: each rank of both graph arms, and nobody else, wrote a file, and all can be read."""
     for arm in GRAPH_ARMS:
         expected = {f"rank{rank}.json" for rank in range(case.plan.ranks)}
@@ -33,7 +33,7 @@ def files_whole(case: Case) -> RuleFinding:
     return _of_others(case.evidence)
 
 
-def _absent(case: Case, arm: Arm, name: str) -> RuleFinding:
+def _absent(case: DiagnosticCase, arm: Arm, name: str) -> RuleFinding:
     """Why a rank wrote no file, in the words of its arm where there are any."""
     for report in case.record(arm).ranks:
         if report.profile is not None and name == f"rank{report.rank}.json":
@@ -50,7 +50,7 @@ def _of_others(evidence: DiagnosticEvidence) -> RuleFinding:
     return None
 
 
-def files_as_reported(case: Case) -> RuleFinding:
+def files_as_reported(case: DiagnosticCase) -> RuleFinding:
     """Rule ``files-as-reported``: each file is, to the bit, the one that its rank says it wrote."""
     for arm in GRAPH_ARMS:
         reports = {f"rank{report.rank}.json": report.profile for report in case.record(arm).ranks}
@@ -62,7 +62,7 @@ def files_as_reported(case: Case) -> RuleFinding:
     return None
 
 
-def ranks_named(case: Case) -> RuleFinding:
+def ranks_named(case: DiagnosticCase) -> RuleFinding:
     """Rule ``ranks-named``: each file says the rank of its name, and how many there are."""
     for arm, facts in _facts(case):
         seen = (f"rank{facts.header.rank}.json", facts.header.world_size)
@@ -73,7 +73,7 @@ def ranks_named(case: Case) -> RuleFinding:
     return None
 
 
-def samples_complete(case: Case) -> RuleFinding:
+def samples_complete(case: DiagnosticCase) -> RuleFinding:
     """Rule ``samples-complete``: each rank profiled the planned number of replays."""
     for arm, facts in _facts(case):
         if facts.samples != case.plan.samples:
@@ -82,7 +82,7 @@ def samples_complete(case: Case) -> RuleFinding:
     return None
 
 
-def captured_batch(case: Case) -> RuleFinding:
+def captured_batch(case: DiagnosticCase) -> RuleFinding:
     """Rule ``captured-batch``: every rank of both arms replayed the batch that its one graph of the target serves.
 
     So profiles of two graphs do not mix.
@@ -98,7 +98,7 @@ def captured_batch(case: Case) -> RuleFinding:
     return None
 
 
-def one_batch(case: Case) -> RuleFinding:
+def one_batch(case: DiagnosticCase) -> RuleFinding:
     """Rule ``one-batch``: all ranks of both arms replayed the same batch."""
     seen: dict[str, str] = {}
     for arm, facts in _facts(case):
@@ -109,7 +109,7 @@ def one_batch(case: Case) -> RuleFinding:
     return None
 
 
-def segments_planned(case: Case) -> RuleFinding:
+def segments_planned(case: DiagnosticCase) -> RuleFinding:
     """Rule ``segments-planned``: the replayed segments are the plan's, in its order."""
     for arm, facts in _facts(case):
         if facts.header.kinds != case.plan.topology.kinds:
@@ -119,7 +119,7 @@ def segments_planned(case: Case) -> RuleFinding:
     return None
 
 
-def within_generation(case: Case) -> RuleFinding:
+def within_generation(case: DiagnosticCase) -> RuleFinding:
     """Rule ``within-generation``: the replays of each rank took no longer together than the arm's one generation."""
     for arm, facts in _facts(case):
         generation = generation_ns(case.record(arm))
@@ -134,11 +134,11 @@ def generation_ns(record: ArmRecord) -> int:
     return round(record.generation_seconds * NANOSECONDS)
 
 
-def _facts(case: Case) -> Iterator[tuple[Arm, RankFacts]]:
+def _facts(case: DiagnosticCase) -> Iterator[tuple[Arm, RankFacts]]:
     return ((arm, facts) for arm in GRAPH_ARMS for facts in _profile(case, arm).ranks)
 
 
-def _profile(case: Case, arm: Arm) -> ArmProfile:
+def _profile(case: DiagnosticCase, arm: Arm) -> ArmProfile:
     """The reduced profile of an arm, of all its ranks.
 
     Raises:
@@ -154,7 +154,7 @@ def _profile(case: Case, arm: Arm) -> ArmProfile:
     return profile
 
 
-def _checked(case: Case, name: str, verdict: Verdict) -> RuleFinding:
+def _checked(case: DiagnosticCase, name: str, verdict: Verdict) -> RuleFinding:
     """The first replay, of either arm, that a check refused."""
     for arm in GRAPH_ARMS:
         complaint = _profile(case, arm).complaints.get(name)

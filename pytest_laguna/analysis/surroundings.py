@@ -7,8 +7,8 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pytest_laguna.analysis.diagnostic_case import Case, Rule
-from pytest_laguna.analysis.event_case import AnyCase, AnyRule
+from pytest_laguna.analysis.arms_case import AnyCase, AnyRule
+from pytest_laguna.analysis.diagnostic_case import DiagnosticCase, Rule
 from pytest_laguna.analysis.findings import RuleFinding, gravest, not_applicable
 from pytest_laguna.analysis.host import HOST_RULES
 from pytest_laguna.analysis.idle import judge_idle
@@ -29,7 +29,7 @@ def before_first(case: AnyCase) -> RuleFinding:
     return judge_look(case, IDLE_BEFORE, case.evidence.idle_before, "before", case.plan.cards)
 
 
-def after_packets(case: Case) -> RuleFinding:
+def after_packets(case: DiagnosticCase) -> RuleFinding:
     """Rule ``after-packets``: the card of each packet was idle after it."""
     for position, card in enumerate(case.plan.cards):
         packet = case.evidence.packets.get(position)

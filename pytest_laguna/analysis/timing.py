@@ -13,7 +13,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case, Rule
+from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, DiagnosticCase, Rule
 from pytest_laguna.analysis.findings import Finding, RuleFinding, reported
 from pytest_laguna.analysis.order_statistics import compare_percentile
 from pytest_laguna.analysis.replay_rules import REPLAY_SAMPLES, VIEW_PREPARATIONS, generation_ns
@@ -78,7 +78,7 @@ def published_verdict(timing: Mapping[str, Comparison]) -> Literal["diagnostic_p
     return "diagnostic_pass" if all(timing[name].passed for name in GATES) else "exact_timing_stop"
 
 
-def compare_arms(case: Case) -> Timing:
+def compare_arms(case: DiagnosticCase) -> Timing:
     """The six gates, or the first thing that keeps the arms from being compared, with its verdict."""
     try:
         for name, rule in {**REPLAY_SAMPLES, **VIEW_PREPARATIONS}.items():
@@ -93,7 +93,7 @@ def compare_arms(case: Case) -> Timing:
     return {name: compare(name, control[name], candidate[name]) for name in GATES}
 
 
-def _samples(case: Case, arm: Arm) -> dict[str, Sequence[float]]:
+def _samples(case: DiagnosticCase, arm: Arm) -> dict[str, Sequence[float]]:
     """What each gate looks at in one arm, in nanoseconds."""
     maxima = case.profiles[arm].maxima
     return {
@@ -102,7 +102,7 @@ def _samples(case: Case, arm: Arm) -> dict[str, Sequence[float]]:
     }
 
 
-def distributions(case: Case) -> dict[str, dict[str, Percentiles]]:
+def distributions(case: DiagnosticCase) -> dict[str, dict[str, Percentiles]]:
     """Every quantity of both graph arms that has samples."""
     return {
         arm.value: {name: _distribution(values) for name, values in case.profiles[arm].maxima.items() if values}
@@ -126,12 +126,12 @@ def timing_rules(timing: Timing) -> Mapping[str, Rule]:
     return {"compared": functools.partial(_compared, timing=timing), **gates}
 
 
-def _compared(_: Case, timing: Timing) -> RuleFinding:
+def _compared(_: DiagnosticCase, timing: Timing) -> RuleFinding:
     """Rule ``compared``: both arms were measured, whatever that says."""
     return timing if isinstance(timing, tuple) else None
 
 
-def _gate_holds(case: Case, name: str, timing: Timing) -> RuleFinding:
+def _gate_holds(case: DiagnosticCase, name: str, timing: Timing) -> RuleFinding:
     """One rule a gate: a saving that does not hold stops the campaign where timing decides, and is listed elsewhere."""
     decides = case.plan.decides == "exactness+timing" and not case.plan.null
     if isinstance(timing, tuple):

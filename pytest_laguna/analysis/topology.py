@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_laguna.analysis import arm_pair
-from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case, Rule
-from pytest_laguna.analysis.event_case import AnyCase
+from pytest_laguna.analysis.arms_case import AnyCase
+from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, DiagnosticCase, Rule
 from pytest_laguna.analysis.findings import RuleFinding
 from pytest_laguna.evidence.arm_record import Arm, CapturedGraph
 from pytest_laguna.evidence.arms_plan import FolderModels, GeneratedModels, Topology
@@ -100,7 +100,7 @@ def _judge_pair(models: GeneratedModels | FolderModels, target_config: Mapping[s
     return None
 
 
-def graphs_frozen(case: Case) -> RuleFinding:
+def graphs_frozen(case: DiagnosticCase) -> RuleFinding:
     """Rule ``graphs-frozen``: each rank of both graph arms captured the target once, in the plan's segments.
 
     Silent loss of all graphs leaves the tokens right: only the counts show it.
@@ -115,12 +115,12 @@ def graphs_frozen(case: Case) -> RuleFinding:
     return None
 
 
-def drafts_captured(case: Case) -> RuleFinding:
+def drafts_captured(case: DiagnosticCase) -> RuleFinding:
     """Rule ``drafts-captured``: the draft's graphs are there, and the same on every rank of both graph arms."""
     return arm_pair.drafts_captured(case.pair())
 
 
-def configurations_hashed(case: Case) -> RuleFinding:
+def configurations_hashed(case: DiagnosticCase) -> RuleFinding:
     """Rule ``configurations-hashed``: both configuration files are, to the bit, those of the hashed models."""
     request = case.record(Arm.EAGER).request
     hashed = {
@@ -138,7 +138,7 @@ def configurations_hashed(case: Case) -> RuleFinding:
     return None
 
 
-def eager_without_graphs(case: Case) -> RuleFinding:
+def eager_without_graphs(case: DiagnosticCase) -> RuleFinding:
     """Rule ``eager-without-graphs``: the arms that are to run without graphs captured none."""
     for arm, record in case.records(tuple(arm for arm in Arm if not arm.graphs)):
         for report in record.ranks:

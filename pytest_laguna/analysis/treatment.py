@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from pytest_laguna.analysis import arm_pair, engine_asked
 from pytest_laguna.analysis.arm_pair import Pair
-from pytest_laguna.analysis.diagnostic_case import Case, Rule
+from pytest_laguna.analysis.diagnostic_case import DiagnosticCase, Rule
 from pytest_laguna.analysis.findings import Finding, RuleFinding, not_applicable, reported
 from pytest_laguna.analysis.topology import layer_count
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, RankReport
@@ -30,7 +30,7 @@ def _of_candidate(rule: Callable[[Pair], Finding | None]) -> Rule:
     """A rule over what the candidate does, which in a null campaign does not run."""
 
     @functools.wraps(rule)
-    def judged(case: Case) -> RuleFinding:
+    def judged(case: DiagnosticCase) -> RuleFinding:
         if case.plan.null:
             return not_applicable("null campaign: the candidate's slot held a control")
         return rule(case.pair())
@@ -38,7 +38,7 @@ def _of_candidate(rule: Callable[[Pair], Finding | None]) -> Rule:
     return judged
 
 
-def candidate_active(case: Case) -> RuleFinding:
+def candidate_active(case: DiagnosticCase) -> RuleFinding:
     """Rule ``candidate-active``: every layer runs the candidate's classes; in a null campaign vLLM's own."""
     pair = case.pair()
     if not case.plan.null:
@@ -46,7 +46,7 @@ def candidate_active(case: Case) -> RuleFinding:
     return arm_pair.control_is_stock(dataclasses.replace(pair, control=pair.candidate))
 
 
-def arm_local(case: Case) -> RuleFinding:
+def arm_local(case: DiagnosticCase) -> RuleFinding:
     """Rule ``arm-local``: the variables that differ by their arm alone, and so are no treatment, are listed."""
     control, candidate = (arm.environment for arm in case.pair().arms)
     names = sorted(control.keys() & candidate.keys() - {case.plan.flag})
@@ -67,7 +67,7 @@ _BY_DRAFT = frozenset({
 """What an arm without a draft has otherwise: the cache is all the target's. Seen in 0.26.0 and 0.32.0."""
 
 
-def teachers_same_engine(case: Case) -> RuleFinding:
+def teachers_same_engine(case: DiagnosticCase) -> RuleFinding:
     """Rule ``teachers-same-engine``: q1 and eager ran the control's engine, but for their missing draft and graphs.
 
     That they have the control's flag is the rule ``teachers-are-stock``.
@@ -102,7 +102,7 @@ def _engine(record: ArmRecord) -> dict[str, object]:
     return {f"{part} {name}": value for part, values in parts.items() for name, value in values.items()}
 
 
-def environment_as_asked(case: Case) -> RuleFinding:
+def environment_as_asked(case: DiagnosticCase) -> RuleFinding:
     """Rule ``environment-as-asked``: each arm began with the variables of its request, and with no others that decide.
 
     The flag is the rules' ``sole-treatment`` and ``teachers-are-stock``.
@@ -110,7 +110,7 @@ def environment_as_asked(case: Case) -> RuleFinding:
     return engine_asked.judge_environments(case, {case.plan.flag})
 
 
-def arguments_equal(case: Case) -> RuleFinding:
+def arguments_equal(case: DiagnosticCase) -> RuleFinding:
     """Rule ``arguments-equal``: the kernel of every target layer was called with arguments of the same signatures."""
     for control, candidate in _ranks(case):
         where = f"rank {control.rank}"
@@ -124,7 +124,7 @@ def arguments_equal(case: Case) -> RuleFinding:
     return None
 
 
-def allocations_equal(case: Case) -> RuleFinding:
+def allocations_equal(case: DiagnosticCase) -> RuleFinding:
     """Rule ``allocations-equal``: each watched replay of the candidate allocates as often as the control's."""
     for control, candidate in _ranks(case):
         if not control.allocations:
@@ -135,7 +135,7 @@ def allocations_equal(case: Case) -> RuleFinding:
     return None
 
 
-def _ranks(case: Case) -> Iterator[tuple[RankReport, RankReport]]:
+def _ranks(case: DiagnosticCase) -> Iterator[tuple[RankReport, RankReport]]:
     control, candidate = case.pair().arms
     if len(control.ranks) != len(candidate.ranks):
         raise UnusableEvidenceError(
@@ -144,7 +144,7 @@ def _ranks(case: Case) -> Iterator[tuple[RankReport, RankReport]]:
     return zip(control.ranks, candidate.ranks, strict=True)
 
 
-def teachers_are_stock(case: Case) -> RuleFinding:
+def teachers_are_stock(case: DiagnosticCase) -> RuleFinding:
     """Rule ``teachers-are-stock``: q1 and eager run without the candidate."""
     for arm in (Arm.Q1, Arm.EAGER):
         record = case.record(arm)
@@ -157,7 +157,7 @@ def teachers_are_stock(case: Case) -> RuleFinding:
     return None
 
 
-def layers_of_models(case: Case) -> RuleFinding:
+def layers_of_models(case: DiagnosticCase) -> RuleFinding:
     """Rule ``layers-of-models``: each rank found as many attention layers as both configuration files say.
 
     The draft's layers have caches of their own, numbered behind the target's, and are not the candidate's.

@@ -6,12 +6,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, Case
+from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, DiagnosticCase
 from pytest_laguna.analysis.timing import GATES
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord
 from pytest_laguna.evidence.diagnostic import Comparison, Diagnosis
 from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
-from pytest_laguna.evidence.reading import Missing
+from pytest_laguna.evidence.reading import Missing, whole
 from pytest_laguna.evidence.replay_profile import RankProfile
 from pytest_laguna.report import charts
 from pytest_laguna.report.attempt import ShownAttempt
@@ -25,7 +25,7 @@ _PERCENT = 100
 def diagnostic_section(shown: ShownAttempt, own: Diagnosis, drawing: Drawing) -> Markup:
     """Everything that the diagnostic measured."""
     place = shown.own_directory
-    case = Case(read_plan(place), read_diagnostic(place))
+    case = DiagnosticCase(read_plan(place), read_diagnostic(place))
     return joined([
         element("h3", "Arms"),
         _arms(case),
@@ -58,11 +58,11 @@ def _decision(own: Diagnosis) -> Markup:
     return facts([("decides on this lane", own.decides), ("the published rules say", published)])
 
 
-def _records(case: Case) -> Mapping[Arm, ArmRecord]:
-    return {arm: run.record for arm, run in case.evidence.arms.items() if not isinstance(run.record, Missing)}
+def _records(case: DiagnosticCase) -> Mapping[Arm, ArmRecord]:
+    return whole({arm: case.evidence.arms[arm].record for arm in Arm})
 
 
-def _arms(case: Case) -> Markup:
+def _arms(case: DiagnosticCase) -> Markup:
     rows = []
     for arm, run in case.evidence.arms.items():
         record = run.record
@@ -82,7 +82,7 @@ def _arms(case: Case) -> Markup:
     return table(("arm", "generated", "digest of the tokens", "acceptance rate", "start", "generation"), rows)
 
 
-def _acceptance(case: Case, drawing: Drawing) -> Iterator[Markup]:
+def _acceptance(case: DiagnosticCase, drawing: Drawing) -> Iterator[Markup]:
     runs = {
         arm.value: [count / record.acceptance.drafts for count in record.acceptance.accepted_per_position]
         for arm, record in _records(case).items()
@@ -95,7 +95,7 @@ def _acceptance(case: Case, drawing: Drawing) -> Iterator[Markup]:
         )
 
 
-def _distributions(case: Case, drawing: Drawing) -> Iterator[Markup]:
+def _distributions(case: DiagnosticCase, drawing: Drawing) -> Iterator[Markup]:
     maxima = {arm.value: case.profiles[arm].maxima for arm in GRAPH_ARMS}
     wanted = dict.fromkeys(gate.quantity for gate in GATES.values() if gate.quantity is not None)
     wanted |= dict.fromkeys(("graph_host", "collective_host"))
@@ -153,7 +153,7 @@ def _time(nanoseconds: float) -> str:
     return f"{nanoseconds / divisor:,.3f} {unit}" if unit != "ns" else f"{nanoseconds:,.0f} ns"
 
 
-def _timelines(case: Case, drawing: Drawing) -> Iterator[Markup]:
+def _timelines(case: DiagnosticCase, drawing: Drawing) -> Iterator[Markup]:
     rows: list[tuple[str, Sequence[str], Sequence[float]]] = []
     for arm in GRAPH_ARMS:
         for _, read in sorted(case.evidence.profiles[arm].items(), key=lambda item: (len(item[0]), item[0])):

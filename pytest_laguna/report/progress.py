@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pytest_laguna.evidence import leased_cards
+from pytest_laguna.evidence.endpoint_reader import END, LEG
 from pytest_laguna.evidence.files import printable
-from pytest_laguna.evidence.reading import names_in
+from pytest_laguna.evidence.reading import FAILURE, RECORD, names_in
 
 _SECONDS = 1.0
 """Between two looks at a run's directory."""
 
 _CLEAR = "\r\x1b[K"
 
-_LAST = {"leg.json", "record.json", "failure.json", "end.json", leased_cards.PROCESS}
+_LAST = {LEG, RECORD, FAILURE, END, leased_cards.PROCESS}
 _LOGS = {"stdout.log", "stderr.log"}
 
 Phase: TypeAlias = str

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_laguna.analysis import parity
-from pytest_laguna.analysis.diagnostic import EXACTNESS, clause_verdict
+from pytest_laguna.analysis.arms_case import clause_verdict
+from pytest_laguna.analysis.diagnostic import EXACTNESS
 from pytest_laguna.analysis.engine_identity import IDENTITY_RULES
 from pytest_laguna.analysis.timing import GATES
 from pytest_laguna.evidence import files

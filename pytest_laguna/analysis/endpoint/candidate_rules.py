@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from pytest_laguna.analysis.arm_pair import CANDIDATE, STOCK
 from pytest_laguna.analysis.endpoint.case import LegCase
 from pytest_laguna.analysis.endpoint.figures import counter_changes
 from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.analysis.parity import CANDIDATE, STOCK
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.candidate_proof import CandidateProof, LayerCounters
 from pytest_laguna.evidence.leg import RankState

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from pytest_laguna.analysis.arms import attention_equal
-from pytest_laguna.analysis.diagnostic import clause_verdict, diagnose
-from pytest_laguna.analysis.diagnostic_case import Case
+from pytest_laguna.analysis.arms_case import clause_verdict
+from pytest_laguna.analysis.diagnostic import diagnose
+from pytest_laguna.analysis.diagnostic_case import DiagnosticCase
 from pytest_laguna.analysis.timing import GATES
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
@@ -162,8 +163,8 @@ def test_attention_outputs_decide_on_the_cpu_lane_and_are_listed_on_the_others(t
     at("arms/graph-candidate/record.json", "ranks|1|attention|sha256", "1" * 64)(tree)
     root.write(tree, tmp_path)
     plan, evidence = read_plan(tmp_path), read_diagnostic(tmp_path)
-    on_cpu = attention_equal(Case(plan, evidence))
-    on_cuda = attention_equal(Case(plan.model_copy(update={"lane": "cuda"}), evidence))
+    on_cpu = attention_equal(DiagnosticCase(plan, evidence))
+    on_cuda = attention_equal(DiagnosticCase(plan.model_copy(update={"lane": "cuda"}), evidence))
     assert on_cpu is not None
     assert on_cpu[0] is Verdict.FAIL
     assert on_cuda == (None, f"reported: {on_cpu[1]}")

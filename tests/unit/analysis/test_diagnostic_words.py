@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.analysis.arms import attention_equal
-from pytest_laguna.analysis.diagnostic import clause_verdict, exercised
-from pytest_laguna.analysis.diagnostic_case import Case
+from pytest_laguna.analysis.arms_case import clause_verdict, exercised
+from pytest_laguna.analysis.diagnostic_case import DiagnosticCase
 from pytest_laguna.analysis.each_arm import judge_models
 from pytest_laguna.analysis.timing import GATES
 from pytest_laguna.evidence.arm_record import Arm, token_digest
@@ -592,7 +592,7 @@ def test_a_planned_folder_may_lie_anywhere_and_no_prompt_does(
 
 def test_attention_that_is_equal_is_listed_on_a_device(tmp_path: Path) -> None:
     root.write(root.good(), tmp_path)
-    case = Case(read_plan(tmp_path).model_copy(update={"lane": "cuda"}), read_diagnostic(tmp_path))
+    case = DiagnosticCase(read_plan(tmp_path).model_copy(update={"lane": "cuda"}), read_diagnostic(tmp_path))
     assert attention_equal(case) == (None, "reported: equal")
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from pytest_laguna.analysis.arm_pair import CANDIDATE
 from pytest_laguna.analysis.endpoint.case import LegCase
 from pytest_laguna.analysis.endpoint.leg_rules import LEG_RULES
 from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.analysis.parity import CANDIDATE
 from pytest_laguna.verdict import Verdict
 from tests import endpoint_legs as lab
 

@@ -25,7 +25,8 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 
 from laguna_kv.backend import LagunaFlashAttentionImpl
 from laguna_kv.plugin import BACKEND
-from pytest_laguna.analysis.parity import CACHE, KERNELS, STOCK
+from pytest_laguna.analysis.arm_pair import STOCK
+from pytest_laguna.analysis.parity import CACHE, KERNELS
 from pytest_laguna.engine import parity_packet
 from pytest_laguna.engine.compat import attention_layers
 from pytest_laguna.engine.kernel_watch import ATTENTION, UPDATE, KernelWatch, geometry
@@ -181,7 +182,7 @@ def test_a_fallback_raises_when_it_is_called(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, XPU_INTERFACE, module)
     assert tuple(attention_layers.forbid_fallbacks("xpu")) == KERNELS["xpu"].forbidden
     for name in names:
-        with pytest.raises(RuntimeError, match=f"{name} was called: attention fell back to plain torch"):
+        with pytest.raises(RuntimeError, match=f"{name}: seen called, so attention fell back to plain torch"):
             vars(module)[name]()
 
 
@@ -189,12 +190,12 @@ def test_a_fallback_that_moved_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     module = types.ModuleType(XPU_INTERFACE)
     vars(module)["_fallback_varlen_attn"] = lambda: None
     monkeypatch.setitem(sys.modules, XPU_INTERFACE, module)
-    with pytest.raises(RuntimeError, match="flash_attn_interface has no ref_paged_attn; expected it, to forbid it"):
+    with pytest.raises(RuntimeError, match="flash_attn_interface: seen no ref_paged_attn; expected it, to forbid it"):
         attention_layers.forbid_fallbacks("xpu")
 
 
 def test_a_lane_whose_kernels_are_not_loaded_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match=r"xpu: vllm_xpu_kernels\.flash_attn_interface is not loaded"):
+    with pytest.raises(RuntimeError, match=r"xpu: seen no vllm_xpu_kernels\.flash_attn_interface"):
         attention_layers.serving_module("xpu")
 
 

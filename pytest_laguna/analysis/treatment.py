@@ -165,7 +165,7 @@ def layers_of_models(case: DiagnosticCase) -> RuleFinding:
     target = layer_count(present(case.evidence.target_config), TARGET_CONFIG)
     draft = layer_count(present(case.evidence.draft_config), DRAFT_CONFIG)
     for arm, record in case.records():
-        expected = (target, draft if arm.speculates else 0)
+        expected = (target, draft if Arm(arm).speculates else 0)
         for report in record.ranks:
             proof = arm_pair.candidate_proof(report)
             seen = (len(proof.target_layers), len(proof.draft_layers))

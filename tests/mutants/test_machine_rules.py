@@ -19,6 +19,7 @@ from pytest_laguna.evidence.journal import Event
 from pytest_laguna.evidence.leased_cards import LeaseTerms
 from pytest_laguna.evidence.machine import MachineEvidence, read_machine
 from pytest_laguna.evidence.placement import BlockDevice, Place, StorageRule
+from pytest_laguna.evidence.reading import Missing, present
 from pytest_laguna.evidence.schemas import AttemptStart, read_model
 from pytest_laguna.evidence.values import Lane
 from pytest_laguna.machine.cards import Card
@@ -45,6 +46,7 @@ TERMS = LeaseTerms(card="core 0", storage=StorageRule(file_systems=["ext4"], dri
 IDLE = IdleRequirement(snapshots=2, seconds=0.5, memory_bytes=0, foreign_workers=False)
 HOST = HostLimits(memory_available_bytes=1000, foreign_holders=False)
 
+ABSENT = Missing(Verdict.NOT_PROVEN, "there is none")
 Change = Callable[[MachineEvidence], MachineEvidence]
 
 LEASE, BEFORE, AFTER = leased_cards.LEASE, leased_cards.IDLE_BEFORE, leased_cards.IDLE_AFTER
@@ -81,11 +83,11 @@ def good(tmp_path: Path) -> MachineEvidence:
 
 
 def _held(evidence: MachineEvidence) -> MachineEvidence:
-    assert evidence.after is not None
-    first, second = evidence.after.snapshots
+    after = present(evidence.after)
+    first, second = after.snapshots
     card = second.cards[0].model_copy(update={"holders": [HOLDER]})
     looks = [first, second.model_copy(update={"cards": [card]})]
-    return dataclasses.replace(evidence, after=evidence.after.model_copy(update={"snapshots": looks}))
+    return dataclasses.replace(evidence, after=after.model_copy(update={"snapshots": looks}))
 
 
 def _with(**changed: Any) -> Change:
@@ -93,12 +95,12 @@ def _with(**changed: Any) -> Change:
 
 
 def _with_lease(**changed: object) -> Change:
-    return lambda e: dataclasses.replace(e, lease=e.lease and e.lease.model_copy(update=changed))
+    return lambda e: dataclasses.replace(e, lease=present(e.lease).model_copy(update=changed))
 
 
 def _before(**changed: object) -> Change:
     """With other words in the looks before."""
-    return lambda e: dataclasses.replace(e, before=e.before and e.before.model_copy(update=changed))
+    return lambda e: dataclasses.replace(e, before=present(e.before).model_copy(update=changed))
 
 
 def test_the_good_evidence_has_nothing_against_it(good: MachineEvidence) -> None:
@@ -140,11 +142,11 @@ def _other_lane(evidence: MachineEvidence) -> MachineEvidence:
 
 
 MUTANTS: list[tuple[str, str, Change, Verdict, str, str]] = [
-    ("lease-recorded", "no lease", _with(lease=None), Verdict.NOT_PROVEN, LEASE, "no lease is recorded"),
+    ("lease-recorded", "no lease", _with(lease=ABSENT), Verdict.NOT_PROVEN, LEASE, "no lease is recorded"),
     (
         "lease-recorded",
         "no look before",
-        _with(before=None),
+        _with(before=ABSENT),
         Verdict.NOT_PROVEN,
         BEFORE,
         "missing; whether the cards were idle before the lease is not proven",
@@ -152,7 +154,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str, str]] = [
     (
         "lease-recorded",
         "no look after",
-        _with(after=None),
+        _with(after=ABSENT),
         Verdict.NOT_PROVEN,
         AFTER,
         "missing; whether the cards were idle after the lease is not proven",
@@ -211,7 +213,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str, str]] = [
     (
         "looks-around-the-tests",
         "the look before with its phase changed",
-        lambda e: dataclasses.replace(e, after=e.before and e.before.model_copy(update={"phase": "after"})),
+        lambda e: dataclasses.replace(e, after=present(e.before).model_copy(update={"phase": "after"})),
         Verdict.VOID,
         AFTER,
         f"a look at {LOOKS[0]}; expected after the tests",
@@ -321,8 +323,7 @@ def test_the_cards_that_were_asked_for_are_told_with_commas(good: MachineEvidenc
 
 def test_a_card_that_is_called_a_core_has_cores_on_the_cpu_lane_alone(good: MachineEvidence) -> None:
     device = _other_lane(good)
-    assert device.lease is not None
-    shown = showing("cuda", device.lease.cards)
+    shown = showing("cuda", present(device.lease).cards)
     device = _with_lease(environment=shown, cores=[])(device)
     found = judge_machine(device, IDLE, HOST, dataclasses.replace(SESSION, lane="cuda"))
     assert [text for _, text in found if "shows-its-cards" in text] == []
@@ -389,8 +390,7 @@ def test_a_damaged_file_makes_nothing_of_the_others_unread(tmp_path: Path) -> No
         (tmp_path / place / leased_cards.PROCESS).write_bytes(content)
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / leased_cards.PROCESS).symlink_to(tmp_path / "nowhere")
-    machine = read_machine(tmp_path)
-    against = judge_processes(machine.processes, machine.damaged)
+    against = judge_processes(read_machine(tmp_path).processes)
     assert [(verdict, text.partition(": ")[0]) for verdict, text in against] == [
         (Verdict.VOID, "a/process.json"),
         (Verdict.VOID, "c/process.json"),

@@ -89,7 +89,7 @@ def test_a_program_that_cannot_be_run_leaves_no_record(run: ArmRunner, evidence:
     with pytest.raises(ProcessError, match="expected a running program"):
         run(["/nowhere/program"], {}, evidence, 20.0)
     assert time.monotonic() - start < 10
-    assert read_processes(evidence) == ({}, {})
+    assert read_processes(evidence) == {}
 
 
 def test_without_an_attempt_the_record_lies_where_it_ran(tmp_path: Path) -> None:

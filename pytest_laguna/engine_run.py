@@ -20,8 +20,7 @@ from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.attempt import Attempt
 from pytest_laguna.campaign import Campaign, GeneratedPair, LaneEngine
 from pytest_laguna.engine import launch
-from pytest_laguna.evidence import diagnostic_reader as reader
-from pytest_laguna.evidence import files, review, root
+from pytest_laguna.evidence import files, leased_cards, reading, review, root
 from pytest_laguna.evidence.device_runtime import DeviceRuntime
 from pytest_laguna.evidence.engine_identity import (
     ArmModels,
@@ -44,7 +43,6 @@ from pytest_laguna.machine.environment import EnvironmentRefusedError
 from pytest_laguna.machine.xpu_host import host_runtime
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, raise_verdict
 
-_CONFIG_LIMIT = 1024 * 1024
 _LOOK_SECONDS = 120.0
 """How long the engine's interpreter may take to say what it is."""
 
@@ -141,8 +139,8 @@ class EngineRun:
 
     def copy_configurations(self, pair: Models) -> None:
         """Keep what the models say of themselves."""
-        for name, folder in (("target-config.json", pair.target), ("draft-config.json", pair.draft)):
-            content = files.read_bytes(folder / "config.json", limit=_CONFIG_LIMIT)
+        for name, folder in ((reading.TARGET_CONFIG, pair.target), (reading.DRAFT_CONFIG, pair.draft)):
+            content = files.read_bytes(folder / reading.CONFIG, limit=reading.CONFIG_LIMIT)
             files.write_new(self.directory / name, content)
 
     @contextlib.contextmanager
@@ -240,7 +238,7 @@ class EngineRun:
     def look_after(self) -> None:
         """The last look at the cards; what is not there proves nothing."""
         with contextlib.suppress(NotProvenError):
-            self.look_at_cards("after", self.held.cards, Path("idle-after.json"))
+            self.look_at_cards("after", self.held.cards, Path(leased_cards.IDLE_AFTER))
 
     def look_at_cards(self, phase: Literal["before", "after"], cards: Sequence[Card], path: Path) -> IdleRecord:
         """Take the campaign's looks at cards and record them; ``LeasedCards.take_idle`` says what is raised."""
@@ -260,7 +258,7 @@ def _folder(project: Path, named: str) -> Path:
         NotProvenError: it is not there.
     """
     folder = project / named
-    if not (folder / "config.json").is_file():
+    if not (folder / reading.CONFIG).is_file():
         message = f"{folder}: holds no config.json; expected the campaign's model {named}: docs/xpu-lane.md fetches it"
         raise NotProvenError(message)
     return folder
@@ -269,7 +267,7 @@ def _folder(project: Path, named: str) -> Path:
 def write_failure(directory: Path, error: Exception) -> None:
     """Say in a run's directory why it left no record."""
     directory.mkdir(mode=files.PRIVATE_DIRECTORY, exist_ok=True)
-    files.write_new(directory / reader.FAILURE, files.canonical_json({"reason": _reason(error)}))
+    files.write_new(directory / reading.FAILURE, files.canonical_json({"reason": _reason(error)}))
 
 
 def _reason(error: Exception) -> str:

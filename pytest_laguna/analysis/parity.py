@@ -23,9 +23,9 @@ from pytest_laguna.evidence.parity import (
     PAGE_TOKENS,
     PAGES,
     AttentionKind,
-    Case,
     KernelCalls,
     LayerReport,
+    PacketCase,
     PacketRecord,
     SelectorReport,
     TensorGeometry,
@@ -423,7 +423,7 @@ def _is_plain_attention(operator: str) -> bool:
     return operator.startswith("aten::") and any(word in operator for word in PLAIN_ATTENTION)
 
 
-def _case(case: Case) -> str:
+def _case(case: PacketCase) -> str:
     return _named((str(case.kind), case.query))
 
 

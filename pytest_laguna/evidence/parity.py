@@ -160,7 +160,7 @@ class Outcome(Schema):
     cache: Sha256
 
 
-class Case(Schema):
+class PacketCase(Schema):
     """One number of queries and one kind of attention, under both selectors on equal inputs.
 
     Attributes:
@@ -285,7 +285,7 @@ class PacketRecord(Schema):
     cache_sha256: Sha256
     off: SelectorReport
     on: SelectorReport
-    cases: list[Case]
+    cases: list[PacketCase]
     mapped: list[MappedFile]
     versions: dict[str, str]
     environment: dict[str, str]

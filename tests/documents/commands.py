@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 _BLOCK = re.compile(r"(?:\A|(?<=\n\n)|^#.*\n)((?:(?: {4}.*|)\n)+)", re.MULTILINE)
 _FENCED = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -278,7 +278,7 @@ def test_links_lead_somewhere() -> None:
 
 def test_the_readme_leads_to_every_document() -> None:
     linked = set(re.findall(r"\]\((docs/[\w.-]+\.md)\)", (ROOT / "README.md").read_text()))
-    assert linked == {document.relative_to(ROOT).as_posix() for document in DOCUMENTS[1:]}
+    assert linked == {document.relative_to(ROOT).as_posix() for document in DOCUMENTS if document.parent != ROOT}
 
 
 def test_files_that_are_named_are_there() -> None:

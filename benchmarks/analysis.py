@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs to read and judge an exact diagnostic, from the published size up to 64 ranks of 10,000 samples.
+"""Cost of reading and judging an exact diagnostic, from the published size up to 64 ranks of 10,000 samples.
 
 ``python -m benchmarks.analysis --json`` prints:
 
@@ -9,9 +9,8 @@ disturbs little, and the peak memory of a process that does nothing else.
 ``linear``: microseconds a sample at the largest size over those at the smallest size of 10,000 samples in all or more.
 
 Each size runs in a process of its own. The profiles of the largest are not all on the disk at once: each file is
-written right before it is read, and that time does not count. No arm is ever asked for more than 512 samples, so beyond
-that the records do not fit the plan, which costs as much to find as to find nothing. Needs a checkout; the largest size
-takes minutes.
+written right before it is read, and that time does not count. As no arm may have more than 512 samples, larger records
+do not fit the plan; finding that costs as much as finding nothing. Needs a checkout; the largest size takes minutes.
 """
 
 from __future__ import annotations
@@ -35,9 +34,12 @@ from typing import Any
 from pytest_laguna.analysis.diagnostic import diagnose
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import MOST_PROFILE_SAMPLES, Arm
-from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
+from pytest_laguna.evidence.diagnostic import DiagnosticPlan
+from pytest_laguna.evidence.diagnostic_reader import read_diagnostic
 from pytest_laguna.evidence.profile_file import read_profile
+from pytest_laguna.evidence.reading import PLAN
 from pytest_laguna.evidence.replay_profile import RankProfile
+from pytest_laguna.evidence.schemas import read_model
 from tests import diagnostic_root as root
 
 PUBLISHED = (4, 31)
@@ -48,12 +50,12 @@ ENOUGH = 10_000
 REPEATS = 5
 GRAPH_ARMS = [arm for arm in Arm if arm.graphs]
 LONGEST_REPLAY_SECONDS = 0.02
-"""No sample of the profiles takes longer; a generation lasts at least as long as its replays."""
+"""Upper bound of the profiles' samples; a generation lasts at least as long as its replays."""
 DISTINCT = 31
 
 
 class Directory:
-    """A diagnostic of any size, whose profiles are written when they are wanted."""
+    """A diagnostic of any size; profiles are written on demand."""
 
     def __init__(self, place: Path, ranks: int, samples: int) -> None:
         """Write everything but the profiles."""
@@ -106,7 +108,7 @@ class Directory:
                 stream.write((b"," if number else b"") + texts[number % DISTINCT])
 
     def _ends(self, arm: Arm, rank: int) -> tuple[bytes, bytes]:
-        """What of a profile stands before and behind its samples."""
+        """The parts of a profile before and behind its samples."""
         value: dict[str, Any] = root.profile(arm, rank, samples=0, ranks=self._ranks)
         head, _, tail = files.canonical_json(value).rpartition(b"[]")
         return head + b"[", b"]" + tail
@@ -146,13 +148,13 @@ def measure(ranks: int, samples: int) -> dict[str, float]:
 
 
 def judge(directory: Directory, ranks: int, samples: int) -> tuple[float, float]:
-    """Seconds on the wall and of the processor for one time, without the writing of profiles."""
+    """Wall and processor seconds of one judgement, without the writing of profiles."""
     directory.writing = (0.0, 0.0)
     begin = clocks()
     evidence = read_diagnostic(directory.place)
     if ranks * samples > ON_DISK:
         evidence = dataclasses.replace(evidence, profiles=dict(evidence.profiles) | on_demand(directory, ranks))
-    diagnosis = diagnose(read_plan(directory.place), evidence)
+    diagnosis = diagnose(read_model(directory.place / PLAN, DiagnosticPlan), evidence)
     wall, processor = (
         now - then - writing for now, then, writing in zip(clocks(), begin, directory.writing, strict=True)
     )

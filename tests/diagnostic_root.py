@@ -18,10 +18,12 @@ from pytest_laguna.analysis.diagnostic import diagnose
 from pytest_laguna.analysis.topology import expected_topology
 from pytest_laguna.evidence import arm_settings, files
 from pytest_laguna.evidence.arm_record import Arm, ArmRequest
-from pytest_laguna.evidence.diagnostic import Diagnosis
-from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
+from pytest_laguna.evidence.diagnostic import Diagnosis, DiagnosticPlan
+from pytest_laguna.evidence.diagnostic_reader import read_diagnostic
 from pytest_laguna.evidence.host import HostState, difference
 from pytest_laguna.evidence.parity import AttentionKind, query_seed
+from pytest_laguna.evidence.reading import PLAN
+from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import JSON
 from tests.mutants import test_engine_identity_rules as identity_rules
 
@@ -91,7 +93,7 @@ def _content(path: str, value: Any) -> bytes:
 def judged(tree: Tree, directory: Path) -> Diagnosis:
     """By way of the files."""
     write(tree, directory)
-    return diagnose(read_plan(directory), read_diagnostic(directory))
+    return diagnose(read_model(directory / PLAN, DiagnosticPlan), read_diagnostic(directory))
 
 
 def findings(diagnosis: Diagnosis) -> dict[str, tuple[str, str]]:

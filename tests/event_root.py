@@ -17,11 +17,21 @@ from typing import Any
 from pytest_laguna.analysis.event_diagnosis import analyse_events
 from pytest_laguna.evidence import arm_settings, files
 from pytest_laguna.evidence.arm_record import ArmRequest
-from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, SPARSE, TEACHER, EventAnalysis
+from pytest_laguna.evidence.event_analysis import (
+    CONFIGURATION,
+    EVENTS,
+    FITNESS,
+    SPARSE,
+    TEACHER,
+    EventAnalysis,
+    EventPlan,
+)
 from pytest_laguna.evidence.event_profile import EventProfile, HostLead, StreamIdentity
-from pytest_laguna.evidence.event_reader import file_digests, read_event_plan, read_events
+from pytest_laguna.evidence.event_reader import file_digests, read_events
 from pytest_laguna.evidence.event_sparse import chosen_intervals
+from pytest_laguna.evidence.reading import PLAN
 from pytest_laguna.evidence.replay_profile import SegmentKind, order_sha256
+from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import JSON
 from tests import diagnostic_root as diagnostic
 from tests.mutants import test_engine_identity_rules as identity_rules
@@ -283,7 +293,7 @@ def _with_digests(record: Any, path: str, contents: Mapping[str, bytes]) -> Any:
 def judged(tree: Tree, directory: Path) -> EventAnalysis:
     """By way of the files."""
     write(tree, directory)
-    plan = read_event_plan(directory)
+    plan = read_model(directory / PLAN, EventPlan)
     return analyse_events(plan, read_events(directory, plan.arms))
 
 

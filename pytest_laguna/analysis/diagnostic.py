@@ -19,7 +19,7 @@ from pytest_laguna.analysis.timing import compare_arms, distributions, published
 from pytest_laguna.analysis.topology import TOPOLOGY_UNCHANGED
 from pytest_laguna.analysis.treatment import SELECTOR_PROVEN, SOLE_TREATMENT
 from pytest_laguna.evidence.diagnostic import CLAUSES, Diagnosis, DiagnosticPlan
-from pytest_laguna.evidence.diagnostic_evidence import DiagnosticEvidence
+from pytest_laguna.evidence.diagnostic_reader import DiagnosticEvidence
 from pytest_laguna.verdict import Verdict
 
 

@@ -15,7 +15,7 @@ from pytest_laguna.analysis.replay_checks import CONTAINMENT, preparation_checks
 from pytest_laguna.analysis.replay_profile import ArmProfile, reduce_profiles
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.diagnostic import DiagnosticPlan
-from pytest_laguna.evidence.diagnostic_evidence import DiagnosticEvidence
+from pytest_laguna.evidence.diagnostic_reader import DiagnosticEvidence
 from pytest_laguna.evidence.parity import PacketRecord
 from pytest_laguna.evidence.reading import whole
 from pytest_laguna.verdict import NotProvenError

@@ -13,8 +13,8 @@ from pytest_laguna.analysis.identity_case import IdentityCase
 from pytest_laguna.evidence.arm_record import RankReport
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
 from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, TEACHER, EventPlan
-from pytest_laguna.evidence.event_evidence import EventEvidence
 from pytest_laguna.evidence.event_profile import EventProfile
+from pytest_laguna.evidence.event_reader import EventEvidence
 from pytest_laguna.evidence.reading import whole
 from pytest_laguna.verdict import NotProvenError
 

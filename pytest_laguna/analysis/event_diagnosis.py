@@ -28,8 +28,8 @@ from pytest_laguna.evidence.event_analysis import (
     MeasuredFitness,
     SelectedRank,
 )
-from pytest_laguna.evidence.event_evidence import EventEvidence
 from pytest_laguna.evidence.event_profile import EventProfile
+from pytest_laguna.evidence.event_reader import EventEvidence
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 
 Value = TypeVar("Value")

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from pytest_laguna.analysis.findings import Finding, decide
 from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, SeenProcess, Snapshot, seconds_between
+from pytest_laguna.evidence.reading import Missing
 from pytest_laguna.evidence.xpu_smi import PROGRAM
 from pytest_laguna.verdict import Verdict
 
@@ -194,3 +195,17 @@ def judge_idle(record: IdleRecord, requirement: IdleRequirement) -> Finding:
     """
     found = {name: rule(record, requirement) for name, rule in IDLE_RULES.items()}
     return decide(found, f"{len(record.cards)} cards idle {record.phase} the lease in {len(record.snapshots)} looks")
+
+
+def looks(where: str, piece: IdleRecord | Missing) -> Iterator[tuple[str, str]]:
+    """Yield name and time of each look of a record; ``where`` names the record."""
+    if not isinstance(piece, Missing):
+        yield from ((f"{where}, look {number}", look.utc) for number, look in enumerate(piece.snapshots))
+
+
+def judge_moments(moments: Sequence[tuple[str, str]]) -> Finding | None:
+    """Find the first of several named times that is not after the one before it."""
+    for (earlier, before), (later, after) in itertools.pairwise(moments):
+        if seconds_between(before, after) <= 0:
+            return Verdict.VOID, f"{later} is of {after}; expected it after {earlier}, which is of {before}"
+    return None

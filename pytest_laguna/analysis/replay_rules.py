@@ -11,7 +11,7 @@ from pytest_laguna.analysis.findings import RuleFinding
 from pytest_laguna.analysis.replay_checks import CONTAINMENT, PREPARATION
 from pytest_laguna.analysis.replay_profile import ArmProfile, RankFacts
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord
-from pytest_laguna.evidence.diagnostic_evidence import DiagnosticEvidence
+from pytest_laguna.evidence.diagnostic_reader import DiagnosticEvidence
 from pytest_laguna.evidence.replay_profile import order_sha256
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 

@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_laguna.analysis.arms_case import AnyCase, AnyRule
 from pytest_laguna.analysis.diagnostic_case import DiagnosticCase, Rule
 from pytest_laguna.analysis.findings import RuleFinding, gravest, not_applicable
 from pytest_laguna.analysis.host import HOST_RULES
-from pytest_laguna.analysis.idle import judge_idle
+from pytest_laguna.analysis.idle import judge_idle, judge_moments, looks
 from pytest_laguna.evidence.arm_record import ArmRecord
 from pytest_laguna.evidence.host import HostAudit, HostLimits
-from pytest_laguna.evidence.idle import IdleRecord, seconds_between
+from pytest_laguna.evidence.idle import IdleRecord
 from pytest_laguna.evidence.leased_cards import IDLE_AFTER, IDLE_BEFORE
 from pytest_laguna.evidence.parity import PacketRecord
 from pytest_laguna.evidence.reading import Missing, present
@@ -77,26 +76,18 @@ def looks_in_order(case: AnyCase) -> RuleFinding:
     moments = [*_moments(case)]
     if not moments:
         return Verdict.NOT_PROVEN, "no look at the cards and no state of the host is recorded"
-    for (earlier, before), (later, after) in itertools.pairwise(moments):
-        if seconds_between(before, after) <= 0:
-            return Verdict.VOID, f"{later} is of {after}; expected it after {earlier}, which is of {before}"
-    return None
+    return judge_moments(moments)
 
 
 def _moments(case: AnyCase) -> Iterator[tuple[str, str]]:
     """Every look and every state of the host that is there, in the order in which they are taken, with its time."""
-    yield from _looks(IDLE_BEFORE, case.evidence.idle_before)
+    yield from looks(IDLE_BEFORE, case.evidence.idle_before)
     for place, run in case.evidence.runs():
         if not isinstance(run.host, Missing):
             yield f"{place}/host.json, before", run.host.before.utc
             yield f"{place}/host.json, after", run.host.after.utc
-        yield from _looks(f"{place}/idle.json", run.idle)
-    yield from _looks(IDLE_AFTER, case.evidence.idle_after)
-
-
-def _looks(where: str, piece: IdleRecord | Missing) -> Iterator[tuple[str, str]]:
-    if not isinstance(piece, Missing):
-        yield from ((f"{where}, look {number}", look.utc) for number, look in enumerate(piece.snapshots))
+        yield from looks(f"{place}/idle.json", run.idle)
+    yield from looks(IDLE_AFTER, case.evidence.idle_after)
 
 
 def judge_look(

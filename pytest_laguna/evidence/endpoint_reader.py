@@ -18,7 +18,7 @@ from typing import Annotated, Literal, TypeAlias
 import pydantic
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Teacher, leg_name, leg_sequence
+from pytest_laguna.evidence.endpoint_campaign import Teacher, leg_name, leg_sequence
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
 from pytest_laguna.evidence.host import HostAudit
 from pytest_laguna.evidence.idle import IdleRecord
@@ -26,7 +26,7 @@ from pytest_laguna.evidence.leased_cards import HOST, PROCESS
 from pytest_laguna.evidence.leg import LegEnd, LegName, LegRecord, LegRequest
 from pytest_laguna.evidence.leg_surroundings import LegSurroundings
 from pytest_laguna.evidence.process_record import ProcessRecord
-from pytest_laguna.evidence.reading import FAILURE, PLAN, REQUEST, Failure, Missing, read_piece, usable
+from pytest_laguna.evidence.reading import FAILURE, REQUEST, Failure, Missing, read_piece, usable
 from pytest_laguna.evidence.schemas import Schema, parse_model, read_model
 from pytest_laguna.verdict import UnusableEvidenceError
 
@@ -191,11 +191,6 @@ def read_surroundings(directory: Path, name: str, span: tuple[str, str] | None) 
         host=usable(read_piece(place, HOST, HostAudit)),
         span=span,
     )
-
-
-def read_plan(directory: Path) -> EndpointPlan:
-    """Read what was expected before the first leg; raises UnusableEvidenceError."""
-    return read_model(directory / PLAN, EndpointPlan)
 
 
 def take_teacher(directory: Path, legs: Sequence[LegRecord]) -> Teacher | None:

@@ -1,53 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the event profile's directory, live or sealed; an absent or unusable file is a fact and not an error."""
+"""Evidence of the event profile campaign and its reader; an absent or unusable file is a fact and not an error."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pytest_laguna.evidence import reading
 from pytest_laguna.evidence.arm_record import ArmRecord, ArmRequest
+from pytest_laguna.evidence.arms_evidence import ArmsEvidence
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
-from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, SPARSE, EventClosure, EventPlan
-from pytest_laguna.evidence.event_evidence import EventEvidence
+from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, SPARSE, EventClosure
 from pytest_laguna.evidence.event_profile import EventFitness, EventProfile
 from pytest_laguna.evidence.event_sparse import SparseProfile
 from pytest_laguna.evidence.idle import IdleRecord
 from pytest_laguna.evidence.leased_cards import HOST, IDLE_AFTER, IDLE_BEFORE, PROCESS
 from pytest_laguna.evidence.rank_stacks import stack_files
-from pytest_laguna.evidence.reading import (
-    ARMS,
-    DRAFT_CONFIG,
-    FAILURE,
-    IDENTITY,
-    IDLE,
-    PLAN,
-    PROFILE,
-    RECORD,
-    REQUEST,
-    TARGET_CONFIG,
-    digests_in,
-    names_in,
-    read_as,
-    read_config,
-    read_piece,
-    read_pieces,
-    read_run,
-)
-from pytest_laguna.evidence.schemas import read_model
+from pytest_laguna.evidence.reading import ARMS, PROFILE, Missing, names_in, read_piece, read_pieces
 
 CLOSURE = "closure.json"
-_BOUND = (PLAN, TARGET_CONFIG, DRAFT_CONFIG, IDENTITY, IDLE_BEFORE, IDLE_AFTER)
-_BOUND_OF_ARM = (REQUEST, RECORD, PROCESS, IDLE, HOST, FAILURE)
+_BOUND = (reading.PLAN, reading.TARGET_CONFIG, reading.DRAFT_CONFIG, reading.IDENTITY, IDLE_BEFORE, IDLE_AFTER)
+_BOUND_OF_ARM = (reading.REQUEST, reading.RECORD, PROCESS, reading.IDLE, HOST, reading.FAILURE)
 
 
-def read_event_plan(directory: Path) -> EventPlan:
-    """Read the plan, without which nothing can be judged.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EventEvidence(ArmsEvidence):
+    """Content of the event profile's directory.
 
-    Raises:
-        UnusableEvidenceError: there is no plan, or it is not one.
+    Attributes:
+        profiles: of the arm with the event profile, by file name.
+        fitness: of the arm that tries the instrument, by file name.
+        sparse: of the arm with a few events in many replays, by file name.
+        closure: binds the files.
+        digests: present SHA-256 of the files that the closure must bind.
     """
-    return read_model(directory / PLAN, EventPlan)
+
+    profiles: Mapping[str, EventProfile | Missing]
+    fitness: Mapping[str, EventFitness | Missing]
+    sparse: Mapping[str, SparseProfile | Missing]
+    closure: EventClosure | Missing
+    digests: Mapping[str, str]
 
 
 def read_events(directory: Path, arms: tuple[str, ...]) -> EventEvidence:
@@ -58,12 +51,12 @@ def read_events(directory: Path, arms: tuple[str, ...]) -> EventEvidence:
         arms: of the plan; an arm that left nothing consists of missing pieces.
     """
     return EventEvidence(
-        target_config=read_as(directory, TARGET_CONFIG, read_config),
-        draft_config=read_as(directory, DRAFT_CONFIG, read_config),
-        identity=read_piece(directory, IDENTITY, DiagnosticIdentity),
+        target_config=reading.read_as(directory, reading.TARGET_CONFIG, reading.read_config),
+        draft_config=reading.read_as(directory, reading.DRAFT_CONFIG, reading.read_config),
+        identity=read_piece(directory, reading.IDENTITY, DiagnosticIdentity),
         idle_before=read_piece(directory, IDLE_BEFORE, IdleRecord),
         idle_after=read_piece(directory, IDLE_AFTER, IdleRecord),
-        arms={arm: read_run(directory, f"{ARMS}/{arm}", ArmRequest, ArmRecord) for arm in arms},
+        arms={arm: reading.read_run(directory, f"{ARMS}/{arm}", ArmRequest, ArmRecord) for arm in arms},
         profiles=read_pieces(directory, f"{ARMS}/{EVENTS}/{PROFILE}", EventProfile),
         fitness=read_pieces(directory, f"{ARMS}/{FITNESS}/{PROFILE}", EventFitness),
         sparse=read_pieces(directory, f"{ARMS}/{SPARSE}/{PROFILE}", SparseProfile),
@@ -75,7 +68,7 @@ def read_events(directory: Path, arms: tuple[str, ...]) -> EventEvidence:
 
 def file_digests(directory: Path) -> dict[str, str]:
     """SHA-256 by path of every file that the closure binds and that can be read."""
-    return digests_in(directory, _bound(directory))
+    return reading.digests_in(directory, _bound(directory))
 
 
 def _bound(directory: Path) -> Iterator[str]:

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, DiagnosticCase
 from pytest_laguna.analysis.timing import GATES
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord
-from pytest_laguna.evidence.diagnostic import Comparison, Diagnosis
-from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
-from pytest_laguna.evidence.reading import Missing, whole
+from pytest_laguna.evidence.diagnostic import Comparison, Diagnosis, DiagnosticPlan
+from pytest_laguna.evidence.diagnostic_reader import read_diagnostic
+from pytest_laguna.evidence.reading import PLAN, Missing, whole
 from pytest_laguna.evidence.replay_profile import RankProfile
+from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.report import charts
 from pytest_laguna.report.attempt import ShownAttempt
 from pytest_laguna.report.figures import Drawing, figure, scale
@@ -25,7 +26,7 @@ _PERCENT = 100
 def diagnostic_section(shown: ShownAttempt, own: Diagnosis, drawing: Drawing) -> Markup:
     """Everything that the diagnostic measured."""
     place = shown.own_directory
-    case = DiagnosticCase(read_plan(place), read_diagnostic(place))
+    case = DiagnosticCase(read_model(place / PLAN, DiagnosticPlan), read_diagnostic(place))
     return joined([
         element("h3", "Arms"),
         _arms(case),

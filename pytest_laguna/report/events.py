@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_laguna.analysis.wording import shown_in_places
-from pytest_laguna.evidence.event_analysis import EventAnalysis
+from pytest_laguna.evidence.event_analysis import EventAnalysis, EventPlan
 from pytest_laguna.evidence.event_profile import EventProfile
-from pytest_laguna.evidence.event_reader import read_event_plan, read_events
-from pytest_laguna.evidence.reading import whole
+from pytest_laguna.evidence.event_reader import read_events
+from pytest_laguna.evidence.reading import PLAN, whole
+from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.report import charts
 from pytest_laguna.report.attempt import ShownAttempt
 from pytest_laguna.report.figures import Drawing, figure
@@ -19,7 +20,7 @@ from pytest_laguna.report.markup import Markup, code, element, facts, joined, ta
 def events_section(shown: ShownAttempt, own: EventAnalysis, drawing: Drawing) -> Markup:
     """Everything that the event profile measured."""
     place = shown.own_directory
-    evidence = read_events(place, read_event_plan(place).arms)
+    evidence = read_events(place, read_model(place / PLAN, EventPlan).arms)
     profiles = whole(evidence.profiles).values()
     return joined([
         element("h3", "Event profile"),

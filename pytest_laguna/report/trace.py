@@ -14,10 +14,12 @@ from pathlib import Path
 from pytest_laguna.analysis.event_ranges import places
 from pytest_laguna.evidence import diagnostic, event_analysis, root
 from pytest_laguna.evidence.diagnostic_reader import read_diagnostic
+from pytest_laguna.evidence.event_analysis import EventPlan
 from pytest_laguna.evidence.event_profile import EventProfile
-from pytest_laguna.evidence.event_reader import read_event_plan, read_events
-from pytest_laguna.evidence.reading import ARMS, PROFILE, names_in, present
+from pytest_laguna.evidence.event_reader import read_events
+from pytest_laguna.evidence.reading import ARMS, PLAN, PROFILE, names_in, present
 from pytest_laguna.evidence.replay_profile import RankProfile, SegmentKind
+from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 _MICROSECOND = 1_000
@@ -55,7 +57,7 @@ def trace(attempt: Path) -> JSON:
 def _event_profiles(directory: Path) -> Iterator[JSON]:
     if not names_in(directory / ARMS / event_analysis.EVENTS / PROFILE):
         return
-    arms = read_event_plan(directory).arms
+    arms = read_model(directory / PLAN, EventPlan).arms
     for piece in read_events(directory, arms).profiles.values():
         profile: EventProfile = present(piece)
         yield from _thread(profile.rank, 0, f"{event_analysis.EVENTS}, {profile.clock}")

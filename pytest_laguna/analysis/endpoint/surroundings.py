@@ -7,14 +7,13 @@ They are asked of every leg, also of one that left no record. The exact diagnost
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_laguna.analysis.findings import Finding, decisive
 from pytest_laguna.analysis.host import judge_host
-from pytest_laguna.analysis.idle import judge_idle
+from pytest_laguna.analysis.idle import judge_idle, judge_moments, looks
 from pytest_laguna.evidence.host import HostLimits
-from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, seconds_between
+from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement
 from pytest_laguna.evidence.leased_cards import LeaseStart
 from pytest_laguna.evidence.leg_surroundings import LegSurroundings
 from pytest_laguna.evidence.reading import Missing
@@ -70,30 +69,22 @@ def looks_around_legs(seen: Surroundings) -> Finding | None:
 
     So none of them is another's copy, and none is from before or after its leg.
     """
-    for (earlier, before), (later, after) in itertools.pairwise(_moments(seen)):
-        if seconds_between(before, after) <= 0:
-            return Verdict.VOID, f"{later} is of {after}; expected it after {earlier}, which is of {before}"
-    return None
+    return judge_moments([*_moments(seen)])
 
 
 def _moments(seen: Surroundings) -> Iterator[tuple[str, str]]:
     """What must follow each other in time, with its time."""
-    yield from _looks("the first looks of the lease", seen.leased)
+    yield from looks("the first looks of the lease", seen.leased)
     for leg in seen.legs:
-        yield from _looks(f"before {leg.name}", leg.before)
+        yield from looks(f"before {leg.name}", leg.before)
         if leg.span is not None:
             yield f"{leg.name}, its begin", leg.span[0]
         if not isinstance(leg.host, Missing):
             yield f"{leg.name}, the host before", leg.host.before.utc
             yield f"{leg.name}, the host after", leg.host.after.utc
-        yield from _looks(f"after {leg.name}", leg.after)
+        yield from looks(f"after {leg.name}", leg.after)
         if leg.span is not None:
             yield f"{leg.name}, its end", leg.span[1]
-
-
-def _looks(where: str, record: IdleRecord | Missing) -> Iterator[tuple[str, str]]:
-    if not isinstance(record, Missing):
-        yield from ((f"{where}, look {number}", look.utc) for number, look in enumerate(record.snapshots))
 
 
 def host_around_legs(seen: Surroundings) -> Finding | None:

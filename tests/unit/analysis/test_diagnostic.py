@@ -16,8 +16,10 @@ from pytest_laguna.analysis.diagnostic_case import DiagnosticCase
 from pytest_laguna.analysis.timing import GATES
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.diagnostic import CLAUSES, Diagnosis, RuleResult
-from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
+from pytest_laguna.evidence.diagnostic import CLAUSES, Diagnosis, DiagnosticPlan, RuleResult
+from pytest_laguna.evidence.diagnostic_reader import read_diagnostic
+from pytest_laguna.evidence.reading import PLAN
+from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests import diagnostic_root as root
 from tests.diagnostic_root import at, without
@@ -34,7 +36,10 @@ def test_the_same_files_give_the_same_bytes_and_are_only_read(tmp_path: Path) ->
     for path in [tmp_path, *tmp_path.rglob("*")]:
         path.chmod(0o500 if path.is_dir() else 0o400)
     first, second = (
-        files.canonical_json(diagnose(read_plan(tmp_path), read_diagnostic(tmp_path)).canonical()) for _ in range(2)
+        files.canonical_json(
+            diagnose(read_model(tmp_path / PLAN, DiagnosticPlan), read_diagnostic(tmp_path)).canonical()
+        )
+        for _ in range(2)
     )
     assert first == second
     assert b'"notice":"diagnostic only: neither benchmark nor submission evidence"' in first
@@ -59,7 +64,7 @@ def test_what_is_only_listed_proves_nothing() -> None:
 
 def test_nothing_at_all_is_proven_by_an_empty_directory(tmp_path: Path) -> None:
     root.write({"plan.json": root.plan()}, tmp_path)
-    diagnosis = diagnose(read_plan(tmp_path), read_diagnostic(tmp_path))
+    diagnosis = diagnose(read_model(tmp_path / PLAN, DiagnosticPlan), read_diagnostic(tmp_path))
     assert verdicts(diagnosis) == dict.fromkeys(CLAUSES, "NOT_PROVEN")
     assert (diagnosis.timing, diagnosis.published) == (None, None)
     for clause, rules in diagnosis.clauses.items():
@@ -69,7 +74,7 @@ def test_nothing_at_all_is_proven_by_an_empty_directory(tmp_path: Path) -> None:
 
 def test_without_a_plan_nothing_can_be_judged(tmp_path: Path) -> None:
     with pytest.raises(UnusableEvidenceError, match=r"plan\.json: cannot be read"):
-        read_plan(tmp_path)
+        read_model(tmp_path / PLAN, DiagnosticPlan)
 
 
 FAILED = {"reason": "arm graph-control: exited, exit code 1 after 9.5 s: laguna-arm failed: RuntimeError: rank 1 died"}
@@ -141,7 +146,12 @@ def test_a_file_that_is_torn_is_void_and_one_that_is_missing_is_not_proven(
     root.write(tree, tmp_path / "torn")
     path = tmp_path / "torn" / name
     path.write_bytes(path.read_bytes()[:-20])
-    assert verdicts(diagnose(read_plan(tmp_path / "torn"), read_diagnostic(tmp_path / "torn")))[clause] == "VOID"
+    assert (
+        verdicts(diagnose(read_model(tmp_path / "torn" / PLAN, DiagnosticPlan), read_diagnostic(tmp_path / "torn")))[
+            clause
+        ]
+        == "VOID"
+    )
 
 
 def test_no_file_that_is_taken_away_makes_anything_better(tmp_path: Path) -> None:
@@ -152,7 +162,7 @@ def test_no_file_that_is_taken_away_makes_anything_better(tmp_path: Path) -> Non
     for name in sorted(set(tree) - {"plan.json"}):
         kept = (tmp_path / name).read_bytes()
         (tmp_path / name).unlink()
-        seen = verdicts(diagnose(read_plan(tmp_path), read_diagnostic(tmp_path)))
+        seen = verdicts(diagnose(read_model(tmp_path / PLAN, DiagnosticPlan), read_diagnostic(tmp_path)))
         assert set(seen.values()) != {"PASS"}, name
         assert "NOT_PROVEN" in seen.values(), name
         (tmp_path / name).write_bytes(kept)
@@ -162,7 +172,7 @@ def test_attention_outputs_decide_on_the_cpu_lane_and_are_listed_on_the_others(t
     tree = root.good()
     at("arms/graph-candidate/record.json", "ranks|1|attention|sha256", "1" * 64)(tree)
     root.write(tree, tmp_path)
-    plan, evidence = read_plan(tmp_path), read_diagnostic(tmp_path)
+    plan, evidence = read_model(tmp_path / PLAN, DiagnosticPlan), read_diagnostic(tmp_path)
     on_cpu = attention_equal(DiagnosticCase(plan, evidence))
     on_cuda = attention_equal(DiagnosticCase(plan.model_copy(update={"lane": "cuda"}), evidence))
     assert on_cpu is not None

@@ -18,8 +18,10 @@ from pytest_laguna.analysis.timing import GATES
 from pytest_laguna.evidence.arm_record import Arm, token_digest
 from pytest_laguna.evidence.arms_plan import FolderModels
 from pytest_laguna.evidence.diagnostic import DiagnosticPlan, RuleResult
-from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
+from pytest_laguna.evidence.diagnostic_reader import read_diagnostic
+from pytest_laguna.evidence.reading import PLAN
 from pytest_laguna.evidence.replay_profile import order_sha256
+from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import Verdict
 from tests import diagnostic_root as root
 from tests.diagnostic_root import Change, at, both, put, within, without
@@ -592,7 +594,9 @@ def test_a_planned_folder_may_lie_anywhere_and_no_prompt_does(
 
 def test_attention_that_is_equal_is_listed_on_a_device(tmp_path: Path) -> None:
     root.write(root.good(), tmp_path)
-    case = DiagnosticCase(read_plan(tmp_path).model_copy(update={"lane": "cuda"}), read_diagnostic(tmp_path))
+    case = DiagnosticCase(
+        read_model(tmp_path / PLAN, DiagnosticPlan).model_copy(update={"lane": "cuda"}), read_diagnostic(tmp_path)
+    )
     assert attention_equal(case) == (None, "reported: equal")
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest
-from pytest_laguna.evidence.diagnostic_reader import read_diagnostic, read_plan
-from pytest_laguna.evidence.reading import Missing, present, read_config, read_run
+from pytest_laguna.evidence.diagnostic import DiagnosticPlan
+from pytest_laguna.evidence.diagnostic_reader import read_diagnostic
+from pytest_laguna.evidence.reading import PLAN, Missing, present, read_config, read_run
+from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 from tests import diagnostic_root as root
 
@@ -17,7 +19,7 @@ from tests import diagnostic_root as root
 def test_a_whole_directory_comes_back(tmp_path: Path) -> None:
     tree = root.good()
     root.write(tree, tmp_path)
-    evidence, plan = read_diagnostic(tmp_path), read_plan(tmp_path)
+    evidence, plan = read_diagnostic(tmp_path), read_model(tmp_path / PLAN, DiagnosticPlan)
     assert plan.canonical() == tree["plan.json"]
     assert list(evidence.arms) == list(Arm)
     assert list(evidence.packets) == [0, 1]

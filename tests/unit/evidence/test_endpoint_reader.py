@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.endpoint_campaign import EndpointPlan
 from pytest_laguna.evidence.endpoint_reader import (
     idle_file,
     leg_directory,
     read_legs,
-    read_plan,
     read_surroundings,
     read_teacher,
     started_legs,
 )
 from pytest_laguna.evidence.leg import SuiteRow
-from pytest_laguna.evidence.reading import Missing, read_identity
-from pytest_laguna.evidence.schemas import parse_model
+from pytest_laguna.evidence.reading import PLAN, Missing, read_identity
+from pytest_laguna.evidence.schemas import parse_model, read_model
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 from tests import endpoint_legs as lab
 
@@ -138,7 +138,7 @@ def test_surroundings_of_another_form_are_refused(name: str, tmp_path: Path) -> 
 
 def test_what_has_to_be_there_is_missed_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(UnusableEvidenceError, match=r"^plan\.json: cannot be read"):
-        read_plan(tmp_path)
+        read_model(tmp_path / PLAN, EndpointPlan)
     with pytest.raises(UnusableEvidenceError, match=r"^identity\.json: cannot be read"):
         read_identity(tmp_path)
     with pytest.raises(UnusableEvidenceError, match=r"^teacher\.json: cannot be read"):

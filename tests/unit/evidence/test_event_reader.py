@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, SPARSE
-from pytest_laguna.evidence.event_reader import file_digests, read_event_plan, read_events
-from pytest_laguna.evidence.reading import Missing, present
+from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, SPARSE, EventPlan
+from pytest_laguna.evidence.event_reader import file_digests, read_events
+from pytest_laguna.evidence.reading import PLAN, Missing, present
+from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests import event_root
 
@@ -56,7 +57,7 @@ def test_an_empty_directory_is_all_missing(tmp_path: Path) -> None:
     assert [*found.arms] == [*CONFIGURATION]
     assert (found.profiles, found.fitness, found.sparse, found.digests, found.unexpected) == ({}, {}, {}, {}, ())
     with pytest.raises(UnusableEvidenceError, match=r"^plan\.json: cannot be read"):
-        read_event_plan(tmp_path)
+        read_model(tmp_path / PLAN, EventPlan)
 
 
 def test_what_lies_there_is_found_in_its_place(tmp_path: Path) -> None:

@@ -335,7 +335,7 @@ class CleanupStatus(Schema):
 
 
 class LegEnd(Schema):
-    """``end.json``: written for every leg with a started server, also for one that failed.
+    """``end.json``, for every leg with a started server, also for one that failed.
 
     Attributes:
         reason: why the leg did not come to its end; empty if it did.
@@ -351,7 +351,7 @@ class LegEnd(Schema):
 
 
 class LegRecord(Schema):
-    """``leg.json``: written for a leg that came to its end.
+    """``leg.json``, for every complete leg.
 
     Attributes:
         started: before anything was started.

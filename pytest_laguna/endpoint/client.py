@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks each prompt of a suite once and records what came back.
+"""Asks each prompt of a suite once and records the answer.
 
-The times are taken where the bytes come off the socket; nothing is parsed before the last of them is there.
+Times are taken as bytes leave the socket; parsing starts after the last of them.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _OK = 200
 
 
 def stream_name(index: int) -> str:
-    """The file in which a row's answer is kept, byte for byte."""
+    """File name of a row's kept answer, byte for byte."""
     return f"row-{index:02d}.sse"
 
 
 def request_name(index: int) -> str:
-    """The file in which a row's request is kept as it was sent."""
+    """File name of a row's request as it was sent."""
     return f"row-{index:02d}.request.json"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Question:
-    """One row of a pass, as it is asked.
+    """One prompt of a pass.
 
     Attributes:
-        index: its place in the suite, from 0.
+        index: place in the suite, from 0.
         prompt: of the suite.
-        alias: the model name that it asks for: the leg's nonce, which no other server answers to.
-        model: the model id that the answer must name.
-        max_tokens: the most that it generates.
+        alias: model name in the request: the leg's nonce, so that no other server accepts it.
+        model: model id expected in the answer.
+        max_tokens: limit of the answer.
     """
 
     index: int
@@ -54,29 +54,29 @@ class Question:
 
     @property
     def name(self) -> str:
-        """What an error calls it."""
+        """Subject of error messages."""
         return f"row {self.index} ({self.prompt.id})"
 
     @property
     def request_id(self) -> str:
-        """Ours, sent along."""
+        """Our id, sent in ``X-Request-Id``."""
         return f"{self.alias}-{self.index:02d}"
 
     @property
     def body(self) -> bytes:
-        """The request as it is sent."""
+        """Body of the request."""
         return files.canonical_json(request_body(self.alias, self.prompt.text, self.max_tokens))
 
     def row(self, reads: Sequence[Read], *, sent_ns: int, began_ns: int) -> SuiteRow:
-        """The row that an answer makes.
+        """Parse an answer into a row.
 
         Args:
-            reads: the answer, with times on the monotonic clock.
-            sent_ns: when the request was sent, on that clock.
-            began_ns: when the pass began, on that clock.
+            reads: the answer; times on the monotonic clock.
+            sent_ns: start of the request on that clock.
+            began_ns: start of the pass on that clock.
 
         Raises:
-            UnusableEvidenceError: it is not exactly one whole answer of the model to this request.
+            UnusableEvidenceError: not exactly one whole answer of the model to this request.
         """
         streamed = read_stream(reads, self.name)
         self._require_ours(streamed)
@@ -104,24 +104,22 @@ class Question:
 
     def _require_ours(self, streamed: StreamedAnswer) -> None:
         if streamed.model != self.model:
-            message = f"{self.name}: answered for model {streamed.model!r}; expected {self.model!r}"
+            message = f"{self.name}: seen model {streamed.model!r}; expected {self.model!r}"
             raise UnusableEvidenceError(message)
         # vLLM names an answer by the request's own id (seen in 0.26.0 to 0.33.0).
         if streamed.response_id != f"chatcmpl-{self.request_id}":
-            message = (
-                f"{self.name}: the answer is {streamed.response_id!r}; expected one to request {self.request_id!r}"
-            )
+            message = f"{self.name}: seen answer {streamed.response_id!r}; expected one to request {self.request_id!r}"
             raise UnusableEvidenceError(message)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Client:
-    """Asks a server that is known to be ours.
+    """Asks one server.
 
     Attributes:
-        transport: what it sends with.
-        directory: where requests and answers are kept.
-        began_ns: the start of the pass on the monotonic clock.
+        transport: sends the requests.
+        directory: keeps requests and answers.
+        began_ns: start of the pass on the monotonic clock.
     """
 
     transport: Transport
@@ -129,11 +127,10 @@ class Client:
     began_ns: int
 
     def ask(self, question: Question) -> SuiteRow:
-        """Ask one prompt, once.
+        """Ask one prompt, once, and keep request and answer.
 
         Raises:
-            UnusableEvidenceError: what came back is not exactly one whole answer of the model to this request. What
-                there is of it is kept.
+            UnusableEvidenceError: not exactly one whole answer of the model to this request. Received bytes are kept.
         """
         try:
             answer = self.transport.post(PATH, question.body, {"X-Request-Id": question.request_id})
@@ -147,7 +144,7 @@ class Client:
 
 
 def request_body(model: str, text: str, max_tokens: int) -> JSON:
-    """A request: greedy, streamed, with token ids and usage. Source: the laboratory's suite protocol."""
+    """Body of a chat request: greedy, streamed, with token ids and usage. Source: the laboratory's suite protocol."""
     return {
         "model": model,
         "messages": [{"role": "user", "content": text}],
@@ -163,14 +160,14 @@ def request_body(model: str, text: str, max_tokens: int) -> JSON:
 
 
 def _require_stream(answer: Answer, name: str) -> None:
-    """Refuse what is no stream, before it is read as one."""
+    """Refuse an answer that is not a complete event stream."""
     if answer.status != _OK:
-        message = f"{name}: HTTP status {answer.status}: {answer.body[:200]!r}; expected {_OK}"
+        message = f"{name}: seen HTTP status {answer.status}: {answer.body[:200]!r}; expected {_OK}"
         raise UnusableEvidenceError(message)
     if answer.content_type != EVENT_STREAM:
-        message = f"{name}: status {_OK} with {answer.content_type!r}: {answer.body[:80]!r}; expected {EVENT_STREAM!r}"
+        message = f"{name}: seen status {_OK}, {answer.content_type!r}: {answer.body[:80]!r}; expected {EVENT_STREAM!r}"
         raise UnusableEvidenceError(message)
     if answer.failure:
         events = answer.body.count(b"\n\n")
-        message = f"{name}: broken off after {events} events: {answer.failure}; expected a whole answer"
+        message = f"{name}: seen {events} events, then broken off: {answer.failure}; expected a whole answer"
         raise UnusableEvidenceError(message)

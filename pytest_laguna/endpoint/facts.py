@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is declared of a leg, each from something that was looked at; what was not looked at is not declared.
+"""Facts about a leg, each with its observation; without one a fact is left undeclared.
 
 Source of the facts: the laboratory's identity and freshness blocks, which declared them without an observation.
 """
@@ -24,19 +24,19 @@ _REQUEST_LIMIT_BYTES = 16 * 1024 * 1024
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Observed:
-    """What the facts are taken from.
+    """Observations of a leg.
 
     Attributes:
-        directory: where requests are kept.
+        directory: holds the kept requests.
         engine_arguments: of the server.
-        begun_ticks: when the leg began, in clock ticks since boot.
-        start_ticks: when the server started, likewise.
-        posted: POST requests that the transport began.
+        begun_ticks: start of the leg, in clock ticks since boot.
+        start_ticks: start of the server, likewise.
+        posted: POST requests begun by the transport.
         rows: of the pass.
-        ranks: after start-up.
+        ranks: states after start-up.
         before: counters before the first request.
         after: counters after the last.
-        looks: at the server's sockets.
+        looks: snapshots of the server's sockets.
     """
 
     directory: Path
@@ -52,11 +52,7 @@ class Observed:
 
 
 def declare(seen: Observed) -> LegFacts:
-    """Every fact for which there is an observation.
-
-    Raises:
-        UnusableEvidenceError: a kept request cannot be read.
-    """
+    """Declare every fact with an observation; raises UnusableEvidenceError if a kept request cannot be read."""
     return LegFacts(
         no_retry=_no_retry(seen),
         no_warm_up=_no_warm_up(seen),
@@ -93,7 +89,7 @@ def _no_warm_up(seen: Observed) -> Fact | None:
 
 
 def _fresh_service(seen: Observed) -> Fact | None:
-    """Every process that serves is younger than the leg, so that nothing of an earlier one is in its memory."""
+    """Every serving process is younger than the leg, so its memory holds nothing of an earlier one."""
     if not seen.ranks:
         return None
     ranks = [rank.start_ticks for rank in seen.ranks]
@@ -125,11 +121,11 @@ def _no_history(seen: Observed) -> Fact:
 
 
 def _asks_only(path: Path, row: SuiteRow) -> bool:
-    """Whether a kept request has one message, and that is the row's prompt."""
+    """True if a kept request has the row's prompt as its only message."""
     request = files.parse_json(files.read_bytes(path, limit=_REQUEST_LIMIT_BYTES), path.name)
     messages = request.get("messages") if isinstance(request, dict) else None
     if not isinstance(messages, list):
-        message = f"{path.name}: no messages; expected a request as it was sent"
+        message = f"{path.name}: seen no messages; expected the request as it was sent"
         raise UnusableEvidenceError(message)
     texts = [item.get("content") for item in messages if isinstance(item, dict)]
     return len(messages) == 1 and files.sha256_bytes(str(texts[0]).encode()) == row.prompt_sha256
@@ -163,7 +159,7 @@ def _no_response_reuse(seen: Observed) -> Fact | None:
 
 
 def _no_prefix_reuse(seen: Observed) -> Fact | None:
-    """Both tiers: the device's blocks and what lies behind them."""
+    """No hits in either tier: the device's blocks or the external cache."""
     hits = {
         "prefix_cache_hits": seen.after.prefix_cache_hits,
         "external_cache_hits": seen.after.external_cache_hits,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A leg's record against the files beside it: whatever can be read again must say the same.
+"""Checks a leg's record against the files beside it: everything derivable must agree.
 
-The times of a row are the record's alone: nothing that is kept holds them.
+A row's times stand in the record alone; no kept file holds them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import pydantic
 
 from pytest_laguna.endpoint.client import Question, request_name, stream_name
 from pytest_laguna.endpoint.facts import Observed, declare
-from pytest_laguna.endpoint.leg import END, METRICS_AFTER, METRICS_BEFORE, RANKS, RECORD, REQUEST, freshness_of
+from pytest_laguna.endpoint.leg import METRICS_AFTER, METRICS_BEFORE, RANKS, freshness_of
 from pytest_laguna.endpoint.metrics import read_counters
 from pytest_laguna.endpoint.suite import Suite
 from pytest_laguna.endpoint.transport import ANSWER_LIMIT_BYTES, Read
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.endpoint_reader import require_end
+from pytest_laguna.evidence.endpoint_reader import END, LEG, require_end
 from pytest_laguna.evidence.leased_cards import HOST, PROCESS
 from pytest_laguna.evidence.leg import (
     Counters,
@@ -30,20 +30,21 @@ from pytest_laguna.evidence.leg import (
     SuiteRow,
 )
 from pytest_laguna.evidence.rank_files import state_name
+from pytest_laguna.evidence.reading import REQUEST
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import UnusableEvidenceError
 
 
 def require_kept(directory: Path, record: LegRecord, suite: Suite) -> None:
-    """Hold a leg's record against its own files, which are those that a leg leaves and no others.
+    """Require a leg's record and its files to agree, and no other files.
 
     Args:
         directory: the leg's.
-        record: its ``leg.json``.
-        suite: that it passed.
+        record: content of its ``leg.json``.
+        suite: of the leg.
 
     Raises:
-        UnusableEvidenceError: a file is missing or is not what its name says, or the record says something else.
+        UnusableEvidenceError: a file is missing, unexpected or malformed, or disagrees with the record.
     """
     try:
         _require_no_other(directory, record)
@@ -55,8 +56,8 @@ def require_kept(directory: Path, record: LegRecord, suite: Suite) -> None:
 
 
 def _require_no_other(directory: Path, record: LegRecord) -> None:
-    """A file that no leg leaves was put there by somebody, and what it stands for nobody can say."""
-    expected = {REQUEST, RECORD, END, METRICS_BEFORE, METRICS_AFTER, PROCESS, HOST, "stdout.log", "stderr.log", RANKS}
+    """Refuse unexpected files: they were added later, and nothing can judge them."""
+    expected = {REQUEST, LEG, END, METRICS_BEFORE, METRICS_AFTER, PROCESS, HOST, "stdout.log", "stderr.log", RANKS}
     for row in record.rows:
         expected |= {request_name(row.index), stream_name(row.index)}
     for states, moment in _moments(record):
@@ -64,7 +65,7 @@ def _require_no_other(directory: Path, record: LegRecord) -> None:
     there = {path.relative_to(directory).as_posix() for path in directory.rglob("*")}
     other = sorted(there - expected)
     if other:
-        message = f"{other[0]}: no file that a leg leaves; expected none but the leg's own"
+        message = f"{other[0]}: seen in the leg's directory; expected only files that a leg leaves"
         raise UnusableEvidenceError(message)
 
 
@@ -73,12 +74,12 @@ def _require_equal(record: LegRecord, derived: LegRecord) -> None:
         stated, kept = getattr(record, field), getattr(derived, field)
         if stated != kept:
             where = _first_difference(field, stated, kept)
-            message = f"leg.json: {where} is not what the files beside it give; expected a record of these files"
+            message = f"leg.json: {where}: seen another value than in the files beside it; expected the same"
             raise UnusableEvidenceError(message)
 
 
 def _first_difference(name: str, stated: object, kept: object) -> str:
-    """The name of the innermost value that differs."""
+    """Dotted name of the innermost value that differs."""
     if isinstance(stated, list) and isinstance(kept, list) and len(stated) == len(kept):
         place = next(place for place, one in enumerate(stated) if one != kept[place])
         return _first_difference(f"{name}.{place}", stated[place], kept[place])
@@ -89,7 +90,7 @@ def _first_difference(name: str, stated: object, kept: object) -> str:
 
 
 def _derive(directory: Path, record: LegRecord, suite: Suite) -> LegRecord:
-    """The record with everything in it that its files tell again."""
+    """The record, with everything derived again from its files."""
     rows = [_row(directory, record, suite, index) for index in range(len(suite.prompts))]
     ranks = [_rank_states(directory, states, moment) for states, moment in _moments(record)]
     before, after = (_counters(directory, name, record.request.model) for name in (METRICS_BEFORE, METRICS_AFTER))
@@ -114,10 +115,10 @@ def _derive(directory: Path, record: LegRecord, suite: Suite) -> LegRecord:
 
 
 def _row(directory: Path, record: LegRecord, suite: Suite, index: int) -> SuiteRow:
-    """A row from its kept request and answer, with the record's times."""
+    """A row from its kept request and answer, with times from the record."""
     question = Question(index, suite.prompts[index], record.server.nonce, record.request.model, suite.max_tokens)
     if files.read_bytes(directory / request_name(index), limit=ANSWER_LIMIT_BYTES) != question.body:
-        message = f"{request_name(index)}: not the request for {question.prompt.id}; expected it as the suite gives it"
+        message = f"{request_name(index)}: seen another request; expected that for {question.prompt.id} of the suite"
         raise UnusableEvidenceError(message)
     answer = files.read_bytes(directory / stream_name(index), limit=ANSWER_LIMIT_BYTES)
     row = question.row([Read(0, answer)], sent_ns=0, began_ns=0)
@@ -137,7 +138,7 @@ def _moments(record: LegRecord) -> tuple[tuple[list[RankState], str], tuple[list
 
 
 def _rank_states(directory: Path, states: list[RankState], moment: str) -> list[RankState]:
-    """The states of that moment that lie there, by rank."""
+    """Kept states of a moment, by rank."""
     count = max(len(states), len(list((directory / RANKS).glob(f"*-{moment}.json"))))
     return [read_model(directory / RANKS / state_name(rank, moment), RankState) for rank in range(count)]
 

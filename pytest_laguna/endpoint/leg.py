@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One leg: a fresh server, one pass of the suite in its order, and the end of the server.
+"""One leg: start a fresh server, ask every prompt of the suite once and in order, end the server.
 
-No request precedes the suite but those for the list of models and for the counters, which generate nothing. Nothing is
-repeated: whatever does not come back whole ends the leg.
+Before the suite only the list of models and the counters are requested; they generate no tokens. There are no retries:
+the first incomplete answer ends the leg.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pytest_laguna.endpoint.stream import read_stream
 from pytest_laguna.endpoint.suite import Suite, read_suite
 from pytest_laguna.endpoint.transport import ANSWER_LIMIT_BYTES, HttpTransport, NoAnswerError, Read
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.endpoint_reader import END, LEG
 from pytest_laguna.evidence.idle import utc_now
 from pytest_laguna.evidence.leg import (
     CleanupStatus,
@@ -41,35 +42,33 @@ from pytest_laguna.evidence.leg import (
     SuiteRow,
 )
 from pytest_laguna.evidence.process_record import ProcessRecord, Reason
+from pytest_laguna.evidence.reading import REQUEST
 from pytest_laguna.evidence.server_command import server_argv
 from pytest_laguna.verdict import UnusableEvidenceError
 
-REQUEST = "request.json"
-RECORD = "leg.json"
-END = "end.json"
 RANKS = "ranks"
 METRICS_BEFORE = "metrics-before-suite.prom"
 METRICS_AFTER = "metrics-after-suite.prom"
 
 CONTROL_SECONDS = 10.0
-"""How long the list of models or the counters may take, once somebody has taken the connection."""
+"""Deadline of a request for the list of models or the counters, from its connection."""
 
 _METRICS_TYPE = "text/plain"
 _OK = 200
 
 
 class ServerSurvivedError(AssertionError):
-    """A server of which something was left running: a broken contract, whatever it answered."""
+    """A failed leg left a process of its server running: a broken contract, whatever the server answered."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LegBounds:
-    """How long the parts of a leg may take.
+    """Time limits of a leg, in seconds.
 
     Attributes:
-        deadline_seconds: the server, from its start.
-        ready_seconds: from its start until it answers.
-        row_seconds: one row, from its connection to its end marker.
+        deadline_seconds: for the server, from its start to its end.
+        ready_seconds: for the server's first answer, from its start.
+        row_seconds: for one row, from its connection to its end marker.
     """
 
     deadline_seconds: float
@@ -79,16 +78,16 @@ class LegBounds:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LegPlace:
-    """Where and by whom a leg is run.
+    """Surroundings of a leg.
 
     Attributes:
-        interpreter: the Python that has the lane's vLLM.
+        interpreter: the Python with the lane's vLLM.
         suite: the suite's file.
-        port: of the loopback address, on which the server will listen.
-        bounds: how long it may take.
+        port: loopback port for the server.
+        bounds: time limits.
         start: starts the server.
-        idle_after: called when the server has ended: whether the cards are idle again, over the campaign's interval, or
-            None where that cannot be seen. It is not called when this process is interrupted.
+        idle_after: called after the server's end. True if the cards are idle over the campaign's interval again, None
+            if that cannot be seen. Not called if this process is interrupted.
     """
 
     interpreter: Path
@@ -101,7 +100,7 @@ class LegPlace:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Served:
-    """What was seen while the server ran."""
+    """Observations of the running server."""
 
     server: ServerProof
     ranks_captured: list[RankState]
@@ -115,20 +114,19 @@ class _Served:
 
 
 def run_leg(request: LegRequest, directory: Path, place: LegPlace) -> LegRecord:
-    """Run one leg.
+    """Run one leg and write its record.
 
     Args:
-        request: what decides it.
-        directory: made here with mode 0700; all of the leg's evidence is below it: ``request.json``, the kept requests,
-            answers and counters, ``ranks/``, the server's output, ``end.json`` in any case, and ``leg.json``.
-        place: where and by whom.
+        request: model, arm and engine arguments.
+        directory: created here with mode 0700. It gets ``request.json``, the kept requests, answers and counters,
+            ``ranks/``, the server's output, ``end.json`` in any case, and ``leg.json``.
+        place: surroundings.
 
     Raises:
-        FileExistsError: the directory exists; a leg's directory is never used twice.
-        UnusableEvidenceError: the suite is another, the port is taken, or the pass did not come to its end; it is
-            named.
-        ServerFailedError: the server ended, or was not ready in its time.
-        ServerSurvivedError: the pass did not come to its end, and something of the server was left running.
+        FileExistsError: the directory exists; no two legs share one.
+        UnusableEvidenceError: the suite is another, the port is taken, or the pass is incomplete.
+        ServerFailedError: the server ended, or was not ready in time.
+        ServerSurvivedError: the pass is incomplete, and a process of the server was left running.
     """
     suite = read_suite(place.suite, request.suite)
     sockets.refuse_taken(place.port)
@@ -167,12 +165,12 @@ def run_leg(request: LegRequest, directory: Path, place: LegPlace) -> LegRecord:
         sockets=served.looks,
         end=end,
     )
-    files.write_new(directory / RECORD, files.canonical_json(record.canonical()))
+    files.write_new(directory / LEG, files.canonical_json(record.canonical()))
     return record
 
 
 class _Leg:
-    """The part of a leg during which its server runs."""
+    """The part of a leg with a running server."""
 
     def __init__(self, request: LegRequest, directory: Path, place: LegPlace, suite: Suite) -> None:
         self._request = request
@@ -184,7 +182,7 @@ class _Leg:
         self._ranks = Ranks(directory / RANKS, ranks if isinstance(ranks, int) else 1)
 
     def run(self) -> tuple[_Served, LegEnd]:
-        """Start the server, pass the suite, end the server, and write how it ended."""
+        """Start the server, run the suite, stop the server and write ``end.json``."""
         place, request = self._place, self._request
         names = (request.model, self._nonce)
         argv = server_argv(str(place.interpreter), request.engine_arguments, names, place.port)
@@ -219,7 +217,7 @@ class _Leg:
         return end
 
     def _serve(self, server: RunningServer, argv: list[str]) -> _Served:
-        """Everything from a started server to the last observation of it."""
+        """Observe the server from its start to its last answer."""
         place = self._place
         transport = HttpTransport(place.port, deadline_seconds=place.bounds.row_seconds)
         control = HttpTransport(place.port, deadline_seconds=CONTROL_SECONDS)
@@ -254,7 +252,7 @@ class _Leg:
     def _pass(
         self, transport: HttpTransport, server: RunningServer, listener: Listener
     ) -> tuple[list[SuiteRow], list[SocketLook]]:
-        """Ask every prompt once, in the suite's order, and nothing else; look at the sockets between."""
+        """Ask every prompt once, in the suite's order; record the sockets before the first and after each."""
         client = Client(transport=transport, directory=self._directory, began_ns=time.monotonic_ns())
         rows: list[SuiteRow] = []
         looks = [sockets.look("ready", server.processes(), listener)]
@@ -264,7 +262,7 @@ class _Leg:
         return rows, looks
 
     def _scrape(self, transport: HttpTransport, name: str) -> Counters:
-        """Read the counters and keep the answer."""
+        """Read the counters and keep the answer as a file."""
         try:
             answer = transport.get("/metrics")
         except NoAnswerError as error:
@@ -273,13 +271,13 @@ class _Leg:
         files.write_new(self._directory / name, answer.body)
         if answer.status != _OK or answer.content_type != _METRICS_TYPE or answer.failure:
             seen = f"status {answer.status}, {answer.content_type!r} {answer.failure}".strip()
-            message = f"{name}: {seen}: {answer.body[:80]!r}; expected {_OK} and {_METRICS_TYPE!r}"
+            message = f"{name}: seen {seen}: {answer.body[:80]!r}; expected {_OK} and {_METRICS_TYPE!r}"
             raise UnusableEvidenceError(message)
         return read_counters(answer.body, name, self._request.model)
 
 
 def freshness_of(suite: Suite, rows: Sequence[SuiteRow]) -> Freshness:
-    """What the rows say of the suite's prompts, each of which was asked once and cold."""
+    """Prompts, request ids and cached tokens, as evidence of one cold request for each prompt."""
     return Freshness(
         prompt_ids=[prompt.id for prompt in suite.prompts],
         prompt_sha256=[prompt.sha256 for prompt in suite.prompts],
@@ -289,7 +287,7 @@ def freshness_of(suite: Suite, rows: Sequence[SuiteRow]) -> Freshness:
 
 
 def _final_gate(directory: Path, rows: int) -> FinalGate:
-    """Read the kept answers again; the times are gone, and everything else must still be there."""
+    """Counts from the kept answers, parsed again. Files hold no times."""
     answers = [
         read_stream([Read(0, files.read_bytes(directory / name, limit=ANSWER_LIMIT_BYTES))], name)
         for name in map(stream_name, range(rows))
@@ -302,16 +300,16 @@ def _final_gate(directory: Path, rows: int) -> FinalGate:
 
 
 def _stopped_by_itself(process: ProcessRecord) -> bool:
-    """Whether the server ran until it was told to stop, and then ended without being killed."""
+    """True if the server ran until it was told to stop and ended without SIGKILL."""
     return process.reason is Reason.STOPPED and process.exit_code is not None and process.exit_code != -signal.SIGKILL
 
 
 def _left_nothing(process: ProcessRecord) -> bool:
-    """Whether nothing lived on without the server; what had to be killed after the server itself had ended did."""
+    """True if no process outlived the server; one that needed SIGKILL after the server's own end did."""
     outlived = process.last_signal == signal.SIGKILL and process.exit_code != -signal.SIGKILL
     return process.proven_empty and not process.leftovers and not process.survivors and not outlived
 
 
 def _ticks_since_boot() -> int:
-    """Now, in the clock in which the kernel tells when a process started."""
+    """Clock ticks since boot, the unit of a process's start time in ``/proc``."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK") // 1_000_000_000

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's counters, from the text that its ``/metrics`` answers with.
-
-Source of the names: vLLM 0.26.0 to 0.33.0.
-"""
+"""Counters of a server, read from the text of ``/metrics``. Source of the names: vLLM 0.26.0 to 0.33.0."""
 
 from __future__ import annotations
 
@@ -36,22 +33,22 @@ _FINISHED = ("vllm:request_success_total", "finished_reason")
 
 
 def read_counters(content: bytes, file: str, model: str) -> Counters:
-    """Read the counters.
+    """Parse the counters.
 
     Args:
-        content: the body of ``/metrics``.
-        file: the name under which it is kept, which is also what an error calls it.
-        model: the model id that every sample must name.
+        content: body of ``/metrics``.
+        file: name of the kept body, for error messages.
+        model: model id expected in every sample.
 
     Raises:
-        UnusableEvidenceError: not the text format, a counter that is no finite or no whole number, of another model, or
-            exposed more than once, as by several engines.
+        UnusableEvidenceError: not the text format, or a counter is not finite, not whole, of another model, or exposed
+            more than once, as several engines would.
     """
     try:
         text = content.decode("utf-8")
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     except ValueError as error:
-        message = f"{file}: not Prometheus text ({' '.join(str(error).split())[:120]}); expected the answer of /metrics"
+        message = f"{file}: seen no Prometheus text ({' '.join(str(error).split())[:120]}); expected that of /metrics"
         raise UnusableEvidenceError(message) from error
     found = _Found((sample for sample in samples if sample.name.startswith("vllm:")), file, model)
     return Counters(
@@ -65,7 +62,7 @@ def read_counters(content: bytes, file: str, model: str) -> Counters:
 
 
 class _Found:
-    """The samples of one reading."""
+    """Samples of one reading, by name."""
 
     def __init__(self, samples: Iterable[Sample], file: str, model: str) -> None:
         self._file = file
@@ -75,25 +72,25 @@ class _Found:
         self._model = model
 
     def number(self, name: str) -> float | None:
-        """The one value of a counter; None when it is not exposed."""
+        """Value of a counter; None if it is not exposed."""
         samples = self._samples.get(name, [])
         if len(samples) > 1:
-            message = f"{self._file}: {name} occurs {len(samples)} times; expected one engine's"
+            message = f"{self._file}: seen {name} {len(samples)} times; expected one engine's"
             raise UnusableEvidenceError(message)
         return self._value(samples[0]) if samples else None
 
     def whole(self, name: str) -> int | None:
-        """The same as a whole number."""
+        """Value of a counter as an integer; None if it is not exposed."""
         value = self.number(name)
         return None if value is None else self._whole(name, value)
 
     def by_label(self, name: str, label: str) -> dict[str, int]:
-        """A counter's values by one of its labels."""
+        """Values of a counter by one of its labels."""
         values: dict[str, int] = {}
         for sample in self._samples.get(name, []):
             key = sample.labels.get(label, "")
             if key in values:
-                message = f"{self._file}: {name} with {label} {key!r} occurs twice; expected one engine's"
+                message = f"{self._file}: seen {name} with {label} {key!r} twice; expected one engine's"
                 raise UnusableEvidenceError(message)
             values[key] = self._whole(name, self._value(sample))
         return values
@@ -101,16 +98,16 @@ class _Found:
     def _value(self, sample: Sample) -> float:
         if sample.labels.get("model_name") != self._model:
             seen = sample.labels.get("model_name")
-            message = f"{self._file}: {sample.name} is of model {seen!r}; expected {self._model!r}"
+            message = f"{self._file}: seen {sample.name} of model {seen!r}; expected {self._model!r}"
             raise UnusableEvidenceError(message)
         value = float(sample.value)
         if not math.isfinite(value):
-            message = f"{self._file}: {sample.name} is {value}; expected a finite number"
+            message = f"{self._file}: seen {sample.name} {value}; expected a finite number"
             raise UnusableEvidenceError(message)
         return value
 
     def _whole(self, name: str, value: float) -> int:
         if not value.is_integer():
-            message = f"{self._file}: {name} is {value}; expected a whole number"
+            message = f"{self._file}: seen {name} {value}; expected a whole number"
             raise UnusableEvidenceError(message)
         return int(value)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank of a server says of itself, in files that it writes: no request is made for it.
+"""States of a server's ranks, written by the ranks themselves as files: no request is made for them.
 
-A rank writes its first state when its start-up is over, before the server answers anything. For the second a thread of
-it waits at a pipe, in the kernel, so that it costs the measurement nothing; opening the pipe wakes it. The names are
-those of ``pytest_laguna.engine.rank_state``, which runs in the ranks.
+A rank writes its first state at the end of start-up, before the server answers. For the second, one of its threads
+blocks on a pipe, in the kernel, at no cost to the measurement; opening the pipe wakes it. File names are those of
+``pytest_laguna.engine.rank_state``, which runs in the ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import UnusableEvidenceError
 
 ANSWER_SECONDS = 30.0
-"""How long a rank may take for its second state; it is milliseconds unless the rank is stuck."""
+"""Deadline for all second states; a rank needs milliseconds unless it is stuck."""
 
 _POLL_SECONDS = 0.01
 
@@ -39,12 +39,12 @@ class Ranks:
 
     @contextlib.contextmanager
     def pipes(self) -> Iterator[dict[str, str]]:
-        """Make the directory of the states, and the pipes in one of their own, which is gone afterwards.
+        """Create the directory of the states, and a temporary one for the pipes.
 
-        The pipes are no evidence, and lie outside it: a manifest takes regular files, also of a leg that was killed.
+        The pipes lie outside the evidence because a manifest takes regular files only, even after a killed leg.
 
         Yields:
-            The variables that tell a server's ranks where both are.
+            The variables that tell a server's ranks both directories.
         """
         self._directory.mkdir(mode=files.PRIVATE_DIRECTORY)
         pipes = Path(tempfile.mkdtemp(prefix="laguna-pipes-"))
@@ -58,15 +58,15 @@ class Ranks:
             shutil.rmtree(pipes, ignore_errors=True)
 
     def captured(self) -> list[RankState]:
-        """Every rank's first state.
+        """First state of every rank.
 
         Raises:
-            UnusableEvidenceError: one is missing, of another rank, or not of its form, or there is a rank too many.
+            UnusableEvidenceError: one is missing, malformed or of another rank, or there is a rank too many.
         """
         expected = {state_name(rank, "captured") for rank in range(self._count)}
         more = sorted({path.name for path in self._directory.glob("*.json")} - expected)
         if more:
-            message = f"{more[0]}: from a rank too many; expected {self._count}"
+            message = f"{more[0]}: seen a file of another rank; expected {self._count} ranks"
             raise UnusableEvidenceError(message)
         return [self._read(rank, "captured") for rank in range(self._count)]
 
@@ -74,11 +74,11 @@ class Ranks:
         """Ask every rank for its second state.
 
         Raises:
-            UnusableEvidenceError: a rank does not wait to be asked, does not answer in its time, or not in its form.
-            ValueError: outside the block of ``pipes``.
+            UnusableEvidenceError: a rank does not wait at its pipe, misses the deadline, or answers malformed.
+            ValueError: called outside the block of ``pipes``.
         """
         if self._pipes is None:
-            raise ValueError("there are no pipes; expected to be asked while they are there")
+            raise ValueError("ranks: seen no pipes; expected a call inside the block of pipes()")
         end = time.monotonic() + ANSWER_SECONDS
         for rank in range(self._count):
             self._wake(rank, self._pipes / pipe_name(rank), end)
@@ -89,7 +89,7 @@ class Ranks:
 
     @staticmethod
     def _wake(rank: int, pipe: Path, end: float) -> None:
-        """Open a rank's pipe, on which it may be about to wait."""
+        """Open a rank's pipe; retry until the deadline, as the rank may be about to wait."""
         while True:
             try:
                 os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
@@ -97,8 +97,8 @@ class Ranks:
                 if error.errno == errno.ENXIO and time.monotonic() < end:
                     time.sleep(_POLL_SECONDS)
                     continue
-                reason = "nobody waits there" if error.errno == errno.ENXIO else error.strerror
-                message = f"{pipe.name}: {reason}; expected rank {rank} of the server to wait to be asked"
+                reason = "nobody waiting" if error.errno == errno.ENXIO else error.strerror
+                message = f"{pipe.name}: seen {reason}; expected rank {rank} of the server to wait there"
                 raise UnusableEvidenceError(message) from error
             return
 
@@ -106,6 +106,6 @@ class Ranks:
         name = state_name(rank, moment)
         state = read_model(self._directory / name, RankState)
         if (state.rank, state.moment) != (rank, moment):
-            message = f"{name}: of rank {state.rank} when it had {state.moment}; expected rank {rank}, {moment}"
+            message = f"{name}: seen rank {state.rank}, {state.moment}; expected rank {rank}, {moment}"
             raise UnusableEvidenceError(message)
         return state

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server of a leg: how it is started, and when it is ready and known to be ours."""
+"""Start of a leg's server, and the wait until it is ready and known to be ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_laguna.evidence.schemas import first_defect
 from pytest_laguna.verdict import UnusableEvidenceError
 
 POLL_SECONDS = 0.25
-"""Between two looks; each also walks the table of processes, which a starting server has better use for."""
+"""Between two polls; each also walks the process table, so polling faster would slow the start."""
 _OK = 200
 
 
@@ -28,17 +28,17 @@ class RunningServer(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Process id of the server."""
 
     @property
     def start_ticks(self) -> int:
-        """When it started, in clock ticks since boot."""
+        """Start of the server, in clock ticks since boot."""
 
     def processes(self) -> frozenset[int]:
-        """The pids of the server and of everything below it that have not ended."""
+        """Pids of the running server and its running descendants."""
 
     def stop(self) -> ProcessRecord:
-        """End it by the ladder of signals, if it still runs; what became of it."""
+        """End it by the ladder of signals, if it still runs, and return its record."""
 
 
 class StartServer(Protocol):
@@ -47,18 +47,18 @@ class StartServer(Protocol):
     def __call__(
         self, argv: Sequence[str], variables: Mapping[str, str], directory: Path, deadline_seconds: float
     ) -> AbstractContextManager[RunningServer]:
-        """Start it on entry; on exit nothing of it is left.
+        """Start the program on entry; on exit, no process of it is left.
 
         Args:
-            argv: the program, as an absolute path, and its arguments.
-            variables: what decides its result; where things are is added, private and new, and nothing is inherited.
-            directory: its own, where ``stdout.log`` and ``stderr.log`` are made.
-            deadline_seconds: after which it is ended with everything below it.
+            argv: absolute path of the program, and its arguments.
+            variables: its environment. Private directories are added, and nothing is inherited.
+            directory: gets ``stdout.log`` and ``stderr.log``.
+            deadline_seconds: time until it is ended with all its descendants.
         """
 
 
 class ServerFailedError(RuntimeError):
-    """A server that ended, or did not get ready in its time."""
+    """The server ended, or was not ready in time."""
 
 
 class _Model(pydantic.BaseModel):
@@ -76,21 +76,21 @@ class _Models(pydantic.BaseModel):
 def wait_until_ready(
     transport: Transport, server: RunningServer, names: Sequence[str], directory: Path, seconds: float
 ) -> float:
-    """Wait until the server answers with exactly the expected model names; no token is generated for that.
+    """Wait until the server answers with exactly the expected model names; generates no tokens.
 
     Args:
         transport: to its port.
-        server: whose end ends the wait.
-        names: under which the model must be served, in that order.
-        directory: where its standard error is.
-        seconds: how long it may take.
+        server: the wait ends with it.
+        names: of the model, in the order in which it is served.
+        directory: holds its standard error.
+        seconds: limit of the wait.
 
     Returns:
-        How many seconds it took.
+        Seconds until the answer.
 
     Raises:
-        ServerFailedError: it ended, or its time was over.
-        UnusableEvidenceError: somebody answers, and it is not this server.
+        ServerFailedError: the server ended, or time ran out.
+        UnusableEvidenceError: another server answers.
     """
     began = time.monotonic()
     while True:
@@ -108,7 +108,7 @@ def wait_until_ready(
 
 
 def last_line(directory: Path) -> str:
-    """The last line of a server's standard error."""
+    """Last line of a server's standard error."""
     said = files.read_tail(directory / "stderr.log")
     return said[-1].strip() if said else "nothing on standard error"
 
@@ -121,14 +121,14 @@ def _require_alive(server: RunningServer, directory: Path) -> None:
 
 def _require_models(answer: Answer, names: Sequence[str]) -> None:
     if answer.status != _OK or answer.failure:
-        message = f"/v1/models: status {answer.status} {answer.failure}: {answer.body[:80]!r}; expected {_OK}"
+        message = f"/v1/models: seen status {answer.status} {answer.failure}: {answer.body[:80]!r}; expected {_OK}"
         raise UnusableEvidenceError(message)
     try:
         value: Any = parse_foreign_json(answer.body.decode("utf-8", "replace"), "/v1/models")
         served = [model.id for model in _Models.model_validate(value).data]
     except pydantic.ValidationError as error:
-        message = f"/v1/models: {answer.body[:80]!r}: {first_defect(error)}; expected a list of models"
+        message = f"/v1/models: seen {answer.body[:80]!r}: {first_defect(error)}; expected a list of models"
         raise UnusableEvidenceError(message) from error
     if served != list(names):
-        message = f"/v1/models: {served} answer on the port; expected exactly {list(names)}: another server has it"
+        message = f"/v1/models: seen {served} on the port; expected exactly {list(names)}, not another server"
         raise UnusableEvidenceError(message)

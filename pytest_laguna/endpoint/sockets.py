@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who listens on a port, and whom a server's processes talk to, as the kernel tells it.
+"""Listener of a port, and peers of a server's processes, from the kernel's tables.
 
-A port that answers proves nothing: the server behind it may be another's, or two servers may share it. The kernel's
-table names the socket's inode, and the processes that have it open.
+An answer on a port proves nothing: the server may be another's, or two may share the port. The kernel's table names the
+socket's inode; ``/proc`` names the processes with that inode open.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class NetworkSocket:
     Attributes:
         protocol: such as ``tcp`` or ``udp6``.
         local: address and port.
-        remote: address and port; unspecified and 0 where there is no other end.
-        listening: whether it waits for connections.
+        remote: address and port; unspecified and 0 without a peer.
+        listening: True if it waits for connections.
         inode: of the socket.
     """
 
@@ -46,7 +46,7 @@ class NetworkSocket:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether another host is, or could be, at its other end."""
+        """True if the peer is, or could be, another host."""
         address, port = self.remote
         if port or not ipaddress.ip_address(address).is_unspecified:
             return not _is_loopback(address) and address != self.local[0]
@@ -61,53 +61,51 @@ class NetworkSocket:
 def network_sockets(pids: Collection[int]) -> dict[int, NetworkSocket]:
     """Every network socket in the network namespaces of processes, by its inode.
 
-    One of them may have ended in the meantime, or live in a namespace of its own, so that no single one speaks for all.
+    All processes are asked: one may have ended, or live in a namespace of its own.
     """
     return {found.inode: found for pid in pids for protocol in _PROTOCOLS for found in _table(pid, protocol)}
 
 
 def find_listener(port: int, pids: Collection[int]) -> Listener:
-    """The socket that listens on a port, which must be one and open in processes of ours.
+    """The one socket that listens on a port; some process of ours must have it open.
 
     Args:
         port: TCP.
-        pids: the server's own processes.
+        pids: processes of the server.
 
     Raises:
-        UnusableEvidenceError: nobody listens, several sockets share the port, or a process of others has it.
+        UnusableEvidenceError: nobody listens, several sockets share the port, or another's process has it.
     """
     opened = _opened(pids, f"port {port}")
     there = [found for found in network_sockets(opened).values() if found.listening and found.local[1] == port]
     if len(there) != 1:
-        message = f"port {port}: {len(there)} sockets listen there; expected one, the server's: free the port"
+        message = f"port {port}: seen {len(there)} listening sockets; expected one, the server's; free the port"
         raise UnusableEvidenceError(message)
     [found] = there
     holders = sorted(pid for pid, inodes in opened.items() if found.inode in inodes)
     if not holders:
-        message = f"port {port}: no process of the server {sorted(opened)} has its socket {found.inode}; expected ours"
+        message = f"port {port}: seen socket {found.inode} in no process of the server {sorted(opened)}; expected ours"
         raise UnusableEvidenceError(message)
     return Listener(address=f"{found.local[0]}:{port}", inode=found.inode, holders=holders)
 
 
 def look(moment: str, pids: Collection[int], listener: Listener) -> SocketLook:
-    """The network sockets that processes have open now.
+    """Snapshot of the network sockets that processes have open.
 
     Args:
-        moment: when that is, for the record.
-        pids: the server's own processes.
-        listener: of the server: a look in which it is not found saw something else than the server.
+        moment: name of the snapshot, for the record.
+        pids: processes of the server.
+        listener: of the server; a snapshot without it missed the server.
 
     Raises:
-        UnusableEvidenceError: none of the processes is there, one may not be looked into, or none has the listener.
+        UnusableEvidenceError: no process exists, one cannot be inspected, or none has the listener.
     """
     where = f"sockets at {moment}"
     opened = _opened(pids, where)
     table = network_sockets(opened)
     ours = [table[inode] for inode in sorted(frozenset().union(*opened.values())) if inode in table]
     if not any(found.inode == listener.inode and found.listening for found in ours):
-        message = (
-            f"{where}: {len(ours)} seen, not the listener {listener.address} (inode {listener.inode}); expected it"
-        )
+        message = f"{where}: seen {len(ours)}, not {listener.address} (inode {listener.inode}); expected the listener"
         raise UnusableEvidenceError(message)
     return SocketLook(
         moment=moment,
@@ -118,7 +116,7 @@ def look(moment: str, pids: Collection[int], listener: Listener) -> SocketLook:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that nobody has at this moment."""
+    """A TCP port of the loopback address, free at this moment."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
@@ -126,18 +124,14 @@ def free_port() -> int:
 
 
 def refuse_taken(port: int) -> None:
-    """Refuse a port that somebody has.
-
-    Raises:
-        UnusableEvidenceError: it is taken.
-    """
+    """Refuse a port in use by raising UnusableEvidenceError."""
     with socket.socket() as tried:
-        # As the server would: what only lingers after its end is no obstacle.
+        # As the server does: a connection that only lingers is no obstacle.
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             tried.bind(("127.0.0.1", port))
         except OSError as error:
-            message = f"port {port}: taken ({error.strerror}); expected it free: end what listens there"
+            message = f"port {port}: seen in use ({error.strerror}); expected it free; end what listens there"
             raise UnusableEvidenceError(message) from error
 
 
@@ -148,7 +142,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _opened(pids: Collection[int], where: str) -> dict[int, frozenset[int]]:
-    """The inodes of the sockets that each process has open; one that has ended is left out."""
+    """Inodes of the sockets open in each process, by pid; processes that have ended are left out."""
     opened = {}
     for pid in pids:
         try:
@@ -156,10 +150,10 @@ def _opened(pids: Collection[int], where: str) -> dict[int, frozenset[int]]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            message = f"{where}: process {pid} cannot be looked into ({error.strerror}); expected a process of ours"
+            message = f"{where}: seen process {pid} closed to us ({error.strerror}); expected a process of ours"
             raise UnusableEvidenceError(message) from error
     if not opened:
-        message = f"{where}: none of the processes {sorted(pids)} is there; expected the server's"
+        message = f"{where}: seen none of the processes {sorted(pids)}; expected the server's"
         raise UnusableEvidenceError(message)
     return opened
 
@@ -189,7 +183,7 @@ def _table(pid: int, protocol: str) -> Iterator[NetworkSocket]:
 
 
 def _address(text: str) -> tuple[str, int]:
-    """An address of the kernel's table: words of 32 bits in the host's byte order, in hexadecimal, and a port."""
+    """Address and port from the kernel's table: hexadecimal words of 32 bits in the host's byte order, and a port."""
     digits, _, port = text.partition(":")
     words = [int(digits[start : start + 8], 16) for start in range(0, len(digits), 8)]
     packed = struct.pack(f"={len(words)}I", *words)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A streamed chat answer, read strictly: what is not exactly a whole answer is no answer.
+"""Strict parser of a streamed chat answer: anything but exactly one whole answer is refused.
 
 Source of the form: vLLM's chat completions with ``return_token_ids`` and ``include_usage``, seen in 0.32.0. Source of
 the refusals: public reports of streams that ended in an error event and counted as a success.
@@ -24,11 +24,11 @@ from pytest_laguna.verdict import UnusableEvidenceError
 _END_MARKER = "[DONE]"
 _FIELD = b"data: "
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-"""JSON can spell it, and no file can hold it."""
+"""JSON can spell it, but UTF-8, and so a file, cannot."""
 
 
 class _Foreign(pydantic.BaseModel):
-    """What we read of another program's objects: of the right types, and other fields may stand beside it."""
+    """Fields read from another program's object: types are strict, further fields are allowed."""
 
     model_config = pydantic.ConfigDict(frozen=True, strict=True)
 
@@ -68,16 +68,16 @@ class StreamedAnswer:
     """One whole answer.
 
     Attributes:
-        response_id: the server's name of it.
-        model: the model id in every event.
+        response_id: the server's id of it.
+        model: model id in every event.
         prompt_token_ids: the prompt as the server tokenised it.
-        token_ids: the answer.
-        arrival_ns: for each of them when its event was complete, on the clock of the reads.
-        event_tokens: how many each event that carried any had.
-        text: the answer as text.
-        finish_reason: why it ended.
-        usage: what the server counted.
-        done_ns: when the end marker was complete.
+        token_ids: of the answer.
+        arrival_ns: completion of each token's event, on the clock of the reads.
+        event_tokens: number of tokens in each event with any.
+        text: of the answer.
+        finish_reason: the server's.
+        usage: the server's counts.
+        done_ns: completion of the end marker.
     """
 
     response_id: str
@@ -93,15 +93,15 @@ class StreamedAnswer:
 
 
 def read_stream(reads: Iterable[Read], name: str) -> StreamedAnswer:
-    """Read one answer.
+    """Parse one answer.
 
     Args:
-        reads: the body, in the order in which it came.
-        name: what an error calls it.
+        reads: the body, in order of arrival.
+        name: subject of error messages.
 
     Raises:
-        UnusableEvidenceError: an error event, a missing end marker, missing usage, other counts than the usage says, or
-            any other thing that is not exactly one whole answer; it is named.
+        UnusableEvidenceError: an error event, a missing end marker, missing usage, token counts other than the
+            usage's, or anything else but one whole answer; it is named.
     """
     reader = _Reader(name)
     for at_ns, data in _events(reads, name):
@@ -110,26 +110,26 @@ def read_stream(reads: Iterable[Read], name: str) -> StreamedAnswer:
 
 
 def _events(reads: Iterable[Read], name: str) -> Iterator[tuple[int, str]]:
-    """The data of each event with the moment in which it was complete."""
+    """Data of each event, with the time of its completion."""
     rest = b""
     for at_ns, content in reads:
         *events, rest = (rest + content).split(b"\n\n")
         for event in events:
             if not event.startswith(_FIELD) or b"\n" in event:
-                message = f"{name}: {event[:80]!r}: not an event of one data line; expected 'data: ...'"
+                message = f"{name}: seen {event[:80]!r}; expected an event of one data line, 'data: ...'"
                 raise UnusableEvidenceError(message)
             try:
                 yield at_ns, event.removeprefix(_FIELD).decode("utf-8")
             except UnicodeDecodeError as error:
-                message = f"{name}: {event[:80]!r}: not UTF-8 ({error.reason})"
+                message = f"{name}: seen {event[:80]!r}; expected UTF-8 ({error.reason})"
                 raise UnusableEvidenceError(message) from error
     if rest:
-        message = f"{name}: ends in the middle of an event, after {rest[-40:]!r}; expected the end marker"
+        message = f"{name}: seen an end inside an event, after {rest[-40:]!r}; expected the end marker"
         raise UnusableEvidenceError(message)
 
 
 class _Reader:
-    """Takes the events of one answer in their order."""
+    """Takes the events of one answer in order."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -145,13 +145,13 @@ class _Reader:
     def take(self, at_ns: int, data: str) -> None:
         """Take one event."""
         if self._done_ns is not None:
-            raise self._unusable(f"{data[:80]!r} after the end marker; expected nothing")
+            raise self._unusable(f"seen {data[:80]!r} after the end marker; expected nothing")
         if data == _END_MARKER:
             self._done_ns = at_ns
             return
         event = self._parse(data)
         if self._usage is not None:
-            raise self._unusable(f"{data[:80]!r} after the usage; expected the end marker")
+            raise self._unusable(f"seen {data[:80]!r} after the usage; expected the end marker")
         self._same_answer(event)
         if event.choices:
             self._take_choice(at_ns, event.choices[0])
@@ -159,26 +159,22 @@ class _Reader:
             self._usage = event.usage
 
     def answer(self) -> StreamedAnswer:
-        """The whole answer.
-
-        Raises:
-            UnusableEvidenceError: it is not whole.
-        """
+        """Return the whole answer; raises UnusableEvidenceError if a part is missing."""
         if self._first is None:
-            raise self._unusable("an empty stream; expected an answer")
+            raise self._unusable("seen an empty stream; expected an answer")
         if self._finish_reason is None:
-            raise self._unusable(f"no finish reason after {len(self._tokens)} tokens; expected a whole answer")
+            raise self._unusable(f"seen no finish reason after {len(self._tokens)} tokens; expected a whole answer")
         if self._usage is None:
-            raise self._unusable("missing usage; expected it before the end marker: ask for include_usage")
+            raise self._unusable("seen no usage; expected it before the end marker; ask for include_usage")
         if self._done_ns is None:
-            raise self._unusable(f"missing end marker after {len(self._tokens)} tokens; expected {_END_MARKER}")
+            raise self._unusable(f"seen no end marker after {len(self._tokens)} tokens; expected {_END_MARKER}")
         prompt = self._first.prompt_token_ids or []
         counted = ("prompt", len(prompt), self._usage.prompt_tokens), (
             "answer", len(self._tokens), self._usage.completion_tokens,
         )  # fmt: skip
         for what, seen, said in counted:
             if seen != said:
-                raise self._unusable(f"{seen} tokens of the {what} in the stream; expected the usage's {said}")
+                raise self._unusable(f"seen {seen} tokens of the {what} in the stream; expected the usage's {said}")
         return StreamedAnswer(
             response_id=self._first.id,
             model=self._first.model,
@@ -199,24 +195,24 @@ class _Reader:
     def _parse(self, data: str) -> _Event:
         value: Any = parse_foreign_json(data, f"{self._name}: event")
         if _LONE_SURROGATE.search(json.dumps(value, ensure_ascii=False)):
-            raise self._unusable(f"event {data[:80]!r}: half of a surrogate pair; expected text that has a UTF-8 form")
+            raise self._unusable(f"seen half of a surrogate pair in event {data[:80]!r}; expected UTF-8 text")
         if isinstance(value, dict) and "error" in value:
-            raise self._unusable(f"an error event after {len(self._tokens)} tokens: {str(value['error'])[:200]}")
+            raise self._unusable(f"seen an error event after {len(self._tokens)} tokens: {str(value['error'])[:200]}")
         try:
             return _Event.model_validate(value)
         except pydantic.ValidationError as error:
-            raise self._unusable(f"event {data[:80]!r}: {first_defect(error)}") from error
+            raise self._unusable(f"seen event {data[:80]!r}: {first_defect(error)}") from error
 
     def _same_answer(self, event: _Event) -> None:
         if self._first is None:
             self._first = event
         seen, expected = (event.id, event.model), (self._first.id, self._first.model)
         if seen != expected:
-            raise self._unusable(f"an event of {seen} in the answer {expected}; expected one answer")
+            raise self._unusable(f"seen an event of {seen} in the answer {expected}; expected one answer")
 
     def _take_choice(self, at_ns: int, choice: _Choice) -> None:
         if self._finish_reason is not None:
-            raise self._unusable(f"more of the answer after it had finished with {self._finish_reason!r}")
+            raise self._unusable(f"seen more of the answer after it had finished with {self._finish_reason!r}")
         self._text.append(choice.delta.content or "")
         self._finish_reason = choice.finish_reason
         tokens = choice.token_ids or []

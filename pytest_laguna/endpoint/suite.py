@@ -17,7 +17,7 @@ from pytest_laguna.evidence.schemas import Schema, Sha256, first_defect
 from pytest_laguna.verdict import UnusableEvidenceError
 
 SUITES = Path(__file__).parent / "suites"
-"""The suites that are shipped: ``tiny-laguna.json`` for the tiny pair, ``laguna-kinds.json`` for real models."""
+"""The shipped suites: ``tiny-laguna.json`` for the tiny pair, ``laguna-kinds.json`` for real models."""
 
 SIZE_LIMIT = 1024 * 1024
 
@@ -28,9 +28,9 @@ class Prompt(Schema):
     """One prompt.
 
     Attributes:
-        id: its name, once in a suite.
-        kind: what it asks, in a word or two.
-        text: the one message of the user.
+        id: unique in a suite.
+        kind: its subject, in a word or two.
+        text: content of the only user message.
     """
 
     id: Annotated[str, pydantic.Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
@@ -39,19 +39,19 @@ class Prompt(Schema):
 
     @property
     def sha256(self) -> Sha256:
-        """Of the text in UTF-8."""
+        """Digest of the text in UTF-8."""
         return files.sha256_bytes(self.text.encode())
 
 
 class Suite(Schema):
-    """A suite file.
+    """Content of a suite file.
 
     Attributes:
-        suite_id: its name.
-        version: its version.
-        max_tokens: the most that a row generates.
-        rollover_prompt_tokens: a prompt of at least so many tokens is a rollover row.
-        prompts: in the order in which they are asked; no id and no text occurs twice.
+        suite_id: name of the suite.
+        version: of the suite.
+        max_tokens: limit of an answer.
+        rollover_prompt_tokens: least number of prompt tokens of a rollover row.
+        prompts: in the order of asking; ids and texts are unique.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-suite-v1"], pydantic.Field(alias="schema")]
@@ -66,60 +66,50 @@ class Suite(Schema):
         for what, values in (("id", [p.id for p in self.prompts]), ("text", [p.text for p in self.prompts])):
             twice = next((value for value in values if values.count(value) > 1), None)
             if twice is not None:
-                message = f"{what} {twice[:40]!r} occurs twice; expected unique prompts: each is asked cold"
+                message = f"{what} {twice[:40]!r}: seen twice; expected unique prompts, as each is asked cold"
                 raise ValueError(message)
         return self
 
 
 def pin_suite(path: Path) -> SuitePin:
-    """The pin of a suite file, for a campaign to freeze.
-
-    Raises:
-        UnusableEvidenceError: it cannot be read, or is no suite.
-    """
+    """Pin of a suite file, for a campaign; raises UnusableEvidenceError if the file is unreadable or not a suite."""
     return _read(path)[1]
 
 
 def read_suite(path: Path, pin: SuitePin) -> Suite:
-    """Read the suite that a campaign froze.
-
-    Raises:
-        UnusableEvidenceError: it cannot be read, is no suite, or another than the pinned one; the difference is named.
-    """
+    """Read the suite of a campaign; raises UnusableEvidenceError with the difference if it is not the pinned one."""
     suite, found = _read(path)
     for field in SuitePin.model_fields:
         expected, seen = getattr(pin, field), getattr(found, field)
         if expected != seen:
-            message = (
-                f"{path.name}: {field} is {seen}; expected the campaign's {expected}: a suite is pinned by content"
-            )
+            message = f"{path.name}: seen {field} {seen}; expected the campaign's {expected}; a suite is pinned"
             raise UnusableEvidenceError(message)
     return suite
 
 
 def read_answers(path: Path, suite: Suite, sha256: Sha256) -> Teacher:
-    """Read the teacher that a protocol froze, which must answer the suite.
+    """Read the teacher of a protocol, the expected answers to a suite.
 
     Args:
         path: of its file.
-        suite: whose prompts it answers.
-        sha256: digest of its canonical form.
+        suite: the prompts.
+        sha256: digest of the teacher's canonical form.
 
     Raises:
-        UnusableEvidenceError: it cannot be read, is no teacher or another one, or answers other prompts.
+        UnusableEvidenceError: unreadable, not a teacher, another teacher, or answers to other prompts.
     """
     teacher = read_teacher(path)
     if teacher.digest != sha256:
-        message = f"{path.name}: digest {teacher.digest}; expected the protocol's {sha256}: a teacher is pinned"
+        message = f"{path.name}: seen digest {teacher.digest}; expected the protocol's {sha256}, which pins a teacher"
         raise UnusableEvidenceError(message)
     if len(teacher.rows) != len(suite.prompts):
-        message = f"{path.name}: {len(teacher.rows)} rows; expected one for each of the suite's {len(suite.prompts)}"
+        message = f"{path.name}: seen {len(teacher.rows)} rows; expected {len(suite.prompts)}, one for each prompt"
         raise UnusableEvidenceError(message)
     for row, prompt in zip(teacher.rows, suite.prompts, strict=True):
         if (row.prompt_id, row.prompt_sha256) != (prompt.id, prompt.sha256):
             message = (
-                f"{path.name}: row {row.prompt_index} answers {row.prompt_id} ({row.prompt_sha256}); expected"
-                f" {prompt.id} ({prompt.sha256}): another suite's teacher"
+                f"{path.name}: seen row {row.prompt_index} of {row.prompt_id} ({row.prompt_sha256}); expected"
+                f" {prompt.id} ({prompt.sha256}) of this suite"
             )
             raise UnusableEvidenceError(message)
     return teacher
@@ -130,7 +120,7 @@ def _read(path: Path) -> tuple[Suite, SuitePin]:
     try:
         suite = Suite.model_validate(parse_foreign_json(content.decode("utf-8"), path.name), strict=True)
     except UnicodeDecodeError as error:
-        message = f"{path.name}: not UTF-8 ({error.reason}); expected a suite"
+        message = f"{path.name}: seen no UTF-8 ({error.reason}); expected a suite"
         raise UnusableEvidenceError(message) from error
     except pydantic.ValidationError as error:
         raise UnusableEvidenceError(f"{path.name}: {first_defect(error)}") from error

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP as a measurement needs it: one connection a request, nothing hidden, and the time of every read.
+"""HTTP for measurements: a new connection for each request, and a timestamp for each read.
 
-The client is httpcore2, the transport below httpx2: it sends what it is given and neither retries, redirects, keeps
-cookies nor asks the environment for a proxy. Each request gets a connection of its own, which it asks the server to
-close: none is kept that could be lost and silently opened again between two rows.
+The client is httpcore2, the transport below httpx2. It never retries, redirects, keeps cookies or asks the environment
+for a proxy. Each request asks the server to close its connection: a kept one could be lost and silently reopened
+between two rows.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
 
 
 class Read(NamedTuple):
-    """Bytes of a body, and when the read from the socket that completed them returned.
+    """Bytes of a body, and the time of the read from the socket.
 
     Attributes:
-        at_ns: on the monotonic clock.
-        content: with the transfer encoding taken off.
+        at_ns: return of the read, on the monotonic clock.
+        content: without the transfer encoding.
     """
 
     at_ns: int
@@ -35,14 +35,14 @@ class Read(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back for one request.
+    """Answer to one request.
 
     Attributes:
         status: of HTTP.
-        content_type: the media type without its parameters; empty when the server named none.
-        sent_ns: when the first byte of the request was about to be written, on the monotonic clock.
-        reads: the body, in the order in which it came.
-        failure: why the body is not whole; empty when it is.
+        content_type: media type without parameters; empty if the server named none.
+        sent_ns: just before the request's first byte is written, on the monotonic clock.
+        reads: the body, in order of arrival.
+        failure: reason for an incomplete body; empty if it is whole.
     """
 
     status: int
@@ -53,51 +53,35 @@ class Answer:
 
     @property
     def body(self) -> bytes:
-        """All of it."""
+        """The joined reads."""
         return b"".join(read.content for read in self.reads)
 
 
 class NoAnswerError(Exception):
-    """A request to which not even a status came back."""
+    """A request without so much as a status in return."""
 
 
 class Transport(Protocol):
-    """What the client sends requests with.
-
-    Attributes:
-        posted: how many POST requests were begun.
-    """
+    """Sends requests, and counts the begun POST requests in ``posted``."""
 
     posted: int
 
     def get(self, path: str) -> Answer:
-        """Send one GET request.
-
-        Raises:
-            NoAnswerError: no status came back.
-        """
+        """Send one GET request; raises NoAnswerError if no status comes back."""
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """Send one POST request with a JSON body and read its answer to the end.
-
-        Raises:
-            NoAnswerError: no status came back.
-        """
+        """Send one POST request with a JSON body and read its answer to the end; raises NoAnswerError like ``get``."""
 
 
 class HttpTransport:
-    """Requests to a port of this host.
-
-    Attributes:
-        posted: how many POST requests were begun.
-    """
+    """Sends requests to a loopback port."""
 
     def __init__(self, port: int, *, deadline_seconds: float) -> None:
-        """Prepare; nothing is opened yet.
+        """Store the address; nothing is opened yet.
 
         Args:
             port: on the loopback address.
-            deadline_seconds: for one request, from its connection to the last byte of its answer.
+            deadline_seconds: of one request, from its connection to the last byte of its answer.
         """
         self.posted = 0
         self._port = port
@@ -137,11 +121,11 @@ class HttpTransport:
 
 
 def _read_into(reads: list[Read], response: httpcore2.Response, clock: _TimedBackend) -> str:
-    """Read a body to its end; returns why it has none."""
+    """Read a body to its end; return the reason if it has none."""
     size = 0
     try:
         for content in response.iter_stream():
-            # What was read from the socket at once comes in several parts, and each in the moment of that read.
+            # One read from the socket may come in several parts; each gets the time of that read.
             reads.append(Read(clock.read_ns, content))
             size += len(content)
             if size > ANSWER_LIMIT_BYTES:
@@ -168,8 +152,8 @@ class _TimedBackend(httpcore2.NetworkBackend):
     """Opens the one connection of a request and keeps its times.
 
     Attributes:
-        sent_ns: when the first byte was about to be written.
-        read_ns: when the last read returned.
+        sent_ns: just before the first byte is written.
+        read_ns: return of the last read.
     """
 
     def __init__(self, deadline_seconds: float) -> None:
@@ -186,24 +170,20 @@ class _TimedBackend(httpcore2.NetworkBackend):
         local_address: str | None = None,  # noqa: ARG002 - of the library's interface
         socket_options: Iterable[Any] | None = None,  # noqa: ARG002 - of the library's interface
     ) -> httpcore2.NetworkStream:
-        """Connect."""
+        """Connect before the deadline."""
         connection = socket.create_connection((host, port), timeout=self.remaining())
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return _TimedStream(connection, self)
 
     def remaining(self) -> float:
-        """Seconds to the deadline.
-
-        Raises:
-            TimeoutError: it is over.
-        """
+        """Seconds to the deadline; raises TimeoutError after it."""
         seconds = self._end - time.monotonic()
         if seconds <= 0:
             raise self.late()
         return seconds
 
     def late(self) -> TimeoutError:
-        """The error that says so."""
+        """Error for a missed deadline."""
         return TimeoutError(f"not whole after {self._seconds:g} s, its deadline")
 
 
@@ -215,7 +195,7 @@ class _TimedStream(httpcore2.NetworkStream):
         self._clock = clock
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002 - the deadline is the request's
-        """Read what is there, and remember when."""
+        """Read available bytes and store the time."""
         self._connection.settimeout(self._clock.remaining())
         try:
             content = self._connection.recv(max_bytes)
@@ -225,7 +205,7 @@ class _TimedStream(httpcore2.NetworkStream):
         return content
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002 - the deadline is the request's
-        """Write all of it."""
+        """Write the whole buffer."""
         self._connection.settimeout(self._clock.remaining())
         self._clock.sent_ns = self._clock.sent_ns or time.monotonic_ns()
         self._connection.sendall(buffer)
@@ -235,5 +215,5 @@ class _TimedStream(httpcore2.NetworkStream):
         self._connection.close()
 
     def get_extra_info(self, info: str) -> Any:
-        """What the library asks about; it needs the socket to see whether a kept connection was closed."""
+        """The socket, for the library's check of a kept connection; None for other questions."""
         return self._connection if info == "socket" else None

@@ -77,18 +77,18 @@ def ended_by(reason: str) -> list[dict[str, Any]]:
 
 
 REFUSED = {
-    "html": ([response("<html>", "text/html")], r"row 3 \(question\): status 200 with 'text/html': b'<html>'"),
-    "json": ([response("{}")], "status 200 with 'application/json': b'{}'; expected 'text/event-stream'"),
+    "html": ([response("<html>", "text/html")], r"row 3 \(question\): seen status 200, 'text/html': b'<html>'"),
+    "json": ([response("{}")], "seen status 200, 'application/json': b'{}'; expected 'text/event-stream'"),
     "status": ([response('{"error":"no"}', status=503)], r"HTTP status 503: b'\{\"error\":\"no\"\}'; expected 200"),
-    "broken": (list(chunked(stream(events(f"{NONCE}-03"))))[:4], "broken off after 3 events: .*incomplete"),
-    "model": (chunked(stream(events(f"{NONCE}-03", "other"))), "answered for model 'other'; expected 'm'"),
+    "broken": (list(chunked(stream(events(f"{NONCE}-03"))))[:4], "seen 3 events, then broken off: .*incomplete"),
+    "model": (chunked(stream(events(f"{NONCE}-03", "other"))), "seen model 'other'; expected 'm'"),
     "request": (
         chunked(stream(events(f"{NONCE}-02"))),
-        f"the answer is 'chatcmpl-{NONCE}-02'; expected one to request",
+        f"seen answer 'chatcmpl-{NONCE}-02'; expected one to request",
     ),
     "short": (chunked(stream(events(f"{NONCE}-03", completion_tokens=6))), "5 tokens of the answer .* usage's 6"),
     "no-reason": (chunked(stream(ended_by(""))), "finish_reason: String should have at least 1 character"),
-    "half": (chunked(stream(ended_by("\ud800"))), "half of a surrogate pair; expected text that has a UTF-8 form"),
+    "half": (chunked(stream(ended_by("\ud800"))), "seen half of a surrogate pair in event .*; expected UTF-8 text"),
     "nothing": ([b""], r"row 3 \(question\): POST /v1/chat/completions on port \d+: no answer"),
 }
 

@@ -196,5 +196,5 @@ def test_a_server_without_speculation_proposes_nothing(seen: Observed) -> None:
 
 def test_a_kept_request_without_messages_is_refused_by_name(seen: Observed) -> None:
     (seen.directory / "row-01.request.json").write_bytes(b"{}")
-    with pytest.raises(UnusableEvidenceError, match=r"row-01\.request\.json: no messages"):
+    with pytest.raises(UnusableEvidenceError, match=r"row-01\.request\.json: seen no messages"):
         declare(seen)

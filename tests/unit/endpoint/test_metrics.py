@@ -49,12 +49,12 @@ def test_a_counter_that_is_not_exposed_is_absent_and_not_zero() -> None:
 @pytest.mark.parametrize(
     ("instead", "reason"),
     [
-        (DRAFTS.replace("41.0", "41.5"), "spec_decode_num_drafts_total is 41.5; expected a whole number"),
-        (DRAFTS.replace("41.0", "NaN"), "spec_decode_num_drafts_total is nan; expected a finite number"),
-        (DRAFTS.replace("41.0", "+Inf"), "spec_decode_num_drafts_total is inf; expected a finite number"),
-        (DRAFTS.replace(MODEL, "other"), "spec_decode_num_drafts_total is of model 'other'; expected 'tiny-laguna'"),
-        (DRAFTS + DRAFTS.replace('"0"', '"1"'), "spec_decode_num_drafts_total occurs 2 times; expected one engine's"),
-        ("{\n", "m: not Prometheus text"),
+        (DRAFTS.replace("41.0", "41.5"), "spec_decode_num_drafts_total 41.5; expected a whole number"),
+        (DRAFTS.replace("41.0", "NaN"), "spec_decode_num_drafts_total nan; expected a finite number"),
+        (DRAFTS.replace("41.0", "+Inf"), "spec_decode_num_drafts_total inf; expected a finite number"),
+        (DRAFTS.replace(MODEL, "other"), "spec_decode_num_drafts_total of model 'other'; expected 'tiny-laguna'"),
+        (DRAFTS + DRAFTS.replace('"0"', '"1"'), "spec_decode_num_drafts_total 2 times; expected one engine's"),
+        ("{\n", "m: seen no Prometheus text"),
     ],
 )
 def test_a_counter_without_one_meaning_is_refused_by_name(instead: str, reason: str) -> None:
@@ -65,7 +65,7 @@ def test_a_counter_without_one_meaning_is_refused_by_name(instead: str, reason: 
 def test_a_label_that_occurs_twice_is_refused_by_name() -> None:
     line = next(line for line in after().splitlines() if 'position="3"' in line and "_total" in line)
     doubled = after().replace(line, f"{line}\n{line}")
-    with pytest.raises(UnusableEvidenceError, match="accepted_tokens_per_pos_total with position '3' occurs twice"):
+    with pytest.raises(UnusableEvidenceError, match="accepted_tokens_per_pos_total with position '3' twice"):
         read_counters(doubled.encode(), "m", MODEL)
 
 

@@ -58,7 +58,7 @@ def test_nobody_is_asked_when_the_pipes_are_gone(tmp_path: Path) -> None:
     ranks_of_two = Ranks(tmp_path / "ranks", 2)
     with ranks_of_two.pipes():
         pass
-    with pytest.raises(ValueError, match="there are no pipes"):
+    with pytest.raises(ValueError, match="seen no pipes"):
         ranks_of_two.served()
 
 
@@ -78,20 +78,20 @@ def test_a_second_rank_is_missed(tmp_path: Path) -> None:
 def test_a_rank_too_many_is_refused(one_rank: Ranks, tmp_path: Path) -> None:
     write_state(tmp_path / "ranks", "captured", "1")
     (tmp_path / "ranks" / "rank-1-captured.json").touch()
-    with pytest.raises(UnusableEvidenceError, match=r"rank-1-captured\.json: from a rank too many; expected 1"):
+    with pytest.raises(UnusableEvidenceError, match=r"rank-1-captured\.json: seen a file of another rank; expected 1"):
         one_rank.captured()
 
 
 def test_a_state_of_another_moment_is_refused(one_rank: Ranks, tmp_path: Path) -> None:
     write_state(tmp_path / "ranks", "served", "1")
     (tmp_path / "ranks" / "rank-0-served.json").rename(tmp_path / "ranks" / "rank-0-captured.json")
-    with pytest.raises(UnusableEvidenceError, match="of rank 0 when it had served; expected rank 0, captured"):
+    with pytest.raises(UnusableEvidenceError, match="seen rank 0, served; expected rank 0, captured"):
         one_rank.captured()
 
 
 def test_a_rank_that_waits_for_nothing_is_named(one_rank: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "ANSWER_SECONDS", 0.2)
-    with pytest.raises(UnusableEvidenceError, match=r"rank-0\.ask: nobody waits there; expected rank 0"):
+    with pytest.raises(UnusableEvidenceError, match=r"rank-0\.ask: seen nobody waiting; expected rank 0"):
         one_rank.served()
 
 

@@ -48,14 +48,14 @@ def test_a_server_is_ready_when_it_names_exactly_its_models(tmp_path: Path) -> N
 
 
 OTHERS = {
-    "model": ([response(models("other", NAMES[1]))], r"\['other', '0{32}'\] answer on the port; expected exactly"),
-    "alias": ([response(models("tiny"))], r"\['tiny'\] answer on the port"),
-    "more": ([response(models(*NAMES, "lora"))], r"'lora'\] answer on the port"),
-    "order": ([response(models(*reversed(NAMES)))], "answer on the port; expected exactly"),
+    "model": ([response(models("other", NAMES[1]))], r"seen \['other', '0{32}'\] on the port; expected exactly"),
+    "alias": ([response(models("tiny"))], r"seen \['tiny'\] on the port"),
+    "more": ([response(models(*NAMES, "lora"))], r"'lora'\] on the port"),
+    "order": ([response(models(*reversed(NAMES)))], "on the port; expected exactly"),
     "html": ([response("<html>", "text/html")], "/v1/models: not strict JSON"),
     "form": ([response('{"data": 1}')], "expected a list of models"),
-    "status": ([response("{}", status=401)], "/v1/models: status 401"),
-    "broken": (list(chunked([b"{}"]))[:2], "/v1/models: status 200 .*incomplete"),
+    "status": ([response("{}", status=401)], "/v1/models: seen status 401"),
+    "broken": (list(chunked([b"{}"]))[:2], "/v1/models: seen status 200 .*incomplete"),
 }
 
 

@@ -41,12 +41,12 @@ def test_the_listener_is_the_one_socket_that_ours_have_open() -> None:
 
 
 def test_a_port_where_nobody_listens_has_no_listener() -> None:
-    with pytest.raises(UnusableEvidenceError, match=r"port \d+: 0 sockets listen there; expected one"):
+    with pytest.raises(UnusableEvidenceError, match=r"port \d+: seen 0 listening sockets; expected one"):
         sockets.find_listener(sockets.free_port(), OURS)
 
 
 def test_two_servers_that_share_a_port_are_refused() -> None:
-    reason = r"port \d+: 2 sockets listen there; expected one, the server's"
+    reason = r"port \d+: seen 2 listening sockets; expected one, the server's"
     with (
         listening() as first,
         listening(port=first.getsockname()[1]),
@@ -56,7 +56,7 @@ def test_two_servers_that_share_a_port_are_refused() -> None:
 
 
 def test_a_listener_of_another_process_is_refused(other_process: int) -> None:
-    reason = r"no process of the server \[\d+\] has its socket \d+"
+    reason = r"seen socket \d+ in no process of the server \[\d+\]"
     with listening() as opened, pytest.raises(UnusableEvidenceError, match=reason):
         sockets.find_listener(opened.getsockname()[1], {other_process})
 
@@ -67,7 +67,7 @@ def test_a_process_that_has_ended_is_left_out_and_none_at_all_is_refused() -> No
     with listening() as here:
         listener = sockets.find_listener(here.getsockname()[1], OURS)
         assert sockets.look("ready", {ended.pid, *OURS}, listener).processes == 1
-        with pytest.raises(UnusableEvidenceError, match=r"sockets at ready: none of the processes \[\d+\] is there"):
+        with pytest.raises(UnusableEvidenceError, match=r"sockets at ready: seen none of the processes \[\d+\]"):
             sockets.look("ready", {ended.pid}, listener)
 
 
@@ -102,12 +102,12 @@ def test_no_single_process_speaks_for_all(zombie: int) -> None:
 def test_a_look_that_does_not_see_the_servers_listener_is_refused(zombie: int) -> None:
     with listening() as here, listening() as other:
         listener = sockets.find_listener(here.getsockname()[1], OURS)
-        reason = rf"sockets at row: 0 seen, not the listener 127\.0\.0\.1:{here.getsockname()[1]} \(inode \d+\)"
+        reason = rf"sockets at row: seen 0, not 127\.0\.0\.1:{here.getsockname()[1]} \(inode \d+\)"
         with pytest.raises(UnusableEvidenceError, match=reason):
             sockets.look("row", {zombie}, listener)
         here.close()
         assert other.fileno() >= 0
-        with pytest.raises(UnusableEvidenceError, match=r"[1-9]\d* seen, not the listener .*; expected it"):
+        with pytest.raises(UnusableEvidenceError, match=r"seen [1-9]\d*, not .*; expected the listener"):
             sockets.look("row", OURS, listener)
 
 
@@ -155,7 +155,7 @@ def test_a_taken_port_is_refused_before_anything_starts() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(UnusableEvidenceError, match=rf"port {port}: taken \(Address already in use\)"):
+        with pytest.raises(UnusableEvidenceError, match=rf"port {port}: seen in use \(Address already in use\)"):
             sockets.refuse_taken(port)
     sockets.refuse_taken(port)
 

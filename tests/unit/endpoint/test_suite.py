@@ -44,24 +44,27 @@ def test_a_suite_is_read_by_its_pin(tmp_path: Path) -> None:
 def test_the_right_name_with_the_wrong_prompts_is_refused(tmp_path: Path) -> None:
     pin = pin_suite(write(tmp_path / "suite.json", content()))
     other = write(tmp_path / "other.json", content(prompts=[{"id": "a", "kind": "code", "text": "Ten"}]))
-    with pytest.raises(UnusableEvidenceError, match=r"other\.json: sha256 is .*; expected the campaign's"):
+    with pytest.raises(UnusableEvidenceError, match=r"other\.json: seen sha256 .*; expected the campaign's"):
         read_suite(other, pin)
 
 
 def test_the_right_digest_with_the_wrong_count_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "suite.json", content())
     pin = pin_suite(path).model_copy(update={"prompts": 13})
-    with pytest.raises(UnusableEvidenceError, match=r"suite\.json: prompts is 2; expected the campaign's 13"):
+    with pytest.raises(UnusableEvidenceError, match=r"suite\.json: seen prompts 2; expected the campaign's 13"):
         read_suite(path, pin)
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"prompts": [{"id": "a", "kind": "k", "text": "x"}, {"id": "a", "kind": "k", "text": "y"}]}, "id 'a' occurs"),
+        (
+            {"prompts": [{"id": "a", "kind": "k", "text": "x"}, {"id": "a", "kind": "k", "text": "y"}]},
+            "'a': seen twice",
+        ),
         (
             {"prompts": [{"id": "a", "kind": "k", "text": "x"}, {"id": "b", "kind": "k", "text": "x"}]},
-            "text 'x' occurs",
+            "text 'x': seen twice",
         ),
         ({"prompts": []}, "prompts: List should have at least 1 item"),
         ({"schema": "other"}, "schema: Input should be 'pytest-laguna-suite-v1'"),
@@ -77,7 +80,7 @@ def test_what_is_no_suite_is_refused_by_name(changes: dict[str, Any], reason: st
 @pytest.mark.parametrize("bad", [b"\xff", b'{"schema": "a", "schema": "b"}', b"["])
 def test_what_is_no_json_is_refused_by_name(bad: bytes, tmp_path: Path) -> None:
     (tmp_path / "suite.json").write_bytes(bad)
-    with pytest.raises(UnusableEvidenceError, match=r"suite\.json: not"):
+    with pytest.raises(UnusableEvidenceError, match=r"suite\.json: (not|seen no UTF-8)"):
         pin_suite(tmp_path / "suite.json")
 
 
@@ -134,7 +137,7 @@ def test_a_teacher_answers_each_prompt_of_the_suite(tmp_path: Path) -> None:
 def test_another_teacher_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
     teacher = teacher_of(write(tmp_path / "suite.json", content()))
     with pytest.raises(
-        UnusableEvidenceError, match=r"teacher\.json: digest [0-9a-f]{64}; expected the protocol's 0{64}"
+        UnusableEvidenceError, match=r"teacher\.json: seen digest [0-9a-f]{64}; expected the protocol's 0{64}"
     ):
         answers(tmp_path, teacher, "0" * 64)
 
@@ -142,9 +145,9 @@ def test_another_teacher_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("prompts", "reason"),
     [
-        ([], "2 rows; expected one for each of the suite's 1"),
-        ([{"id": "c", "kind": "k", "text": "Two"}], r"row 1 answers b \(.*\); expected c "),
-        ([{"id": "b", "kind": "k", "text": "Ten"}], r"row 1 answers b \(.*\); expected b .*: another suite's teacher"),
+        ([], "seen 2 rows; expected 1, one for each prompt"),
+        ([{"id": "c", "kind": "k", "text": "Two"}], r"seen row 1 of b \(.*\); expected c "),
+        ([{"id": "b", "kind": "k", "text": "Ten"}], r"seen row 1 of b \(.*\); expected b .* of this suite"),
     ],
 )
 def test_another_suites_teacher_is_refused(prompts: list[dict[str, Any]], reason: str, tmp_path: Path) -> None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands processes and cards: discovery, leases, supervision, and the proof that a card is idle."""
+"""Commands processes and cards: discovery, leases, supervision, and the proof of an idle card."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cpu lane's cards: process slots, each pinned to one core.
 
-A slot is held by the processes whose environment names it in ``LAGUNA_CPU_CARDS``, and by all that bear the lease's
-token, which a process that writes a title over its environment still does. Its memory is theirs. With more slots than
-cores, slots share cores, and their names say so.
+A slot's holders are the processes whose environment names it in ``LAGUNA_CPU_CARDS``, and all bearers of the lease's
+token, among them processes that wrote a title over their environment. Its memory is theirs. With more slots than cores,
+slots share cores, and their names say so.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ class CpuCards:
     lane: ClassVar[Lane] = "cpu"
 
     def __init__(self, slots: int) -> None:
-        """Take any number of slots; more than there ever are cards in a host would be a slip.
+        """Accept any number of slots up to more than a host has cards.
 
         Raises:
             CardError: none, or more than ``MOST_SLOTS``.
         """
         if not 1 <= slots <= MOST_SLOTS:
-            raise CardError(f"cpu: {slots} process slots; expected 1 to {MOST_SLOTS}", "choose cards by numbers from 0")
+            found = f"cpu: seen {slots} process slots; expected 1 to {MOST_SLOTS}"
+            raise CardError(found, "choose cards by numbers from 0")
         self._slots = slots
 
     def discover(self) -> tuple[Card, ...]:
-        """The slots with their cores; all of the host's memory belongs to each."""
+        """Return the slots with their cores; each has all of the host's memory."""
         memory = _total_memory()
         allowed = sorted(os.sched_getaffinity(0))
         return tuple(
@@ -60,7 +61,7 @@ class CpuCards:
         return f"{core}, shared with slot {', '.join(map(str, others[:_SHOWN]))}{more}"
 
     def observe(self, cards: Sequence[Card], token: str | None) -> Observation:
-        """Find the processes that run in the slots."""
+        """Find the processes in the slots."""
         own = descent.ancestors(os.getpid())
         of_lease = process_table.bearers(token) - own
         slots = {
@@ -71,7 +72,7 @@ class CpuCards:
         return Observation(tuple(_state(card, slots, of_lease) for card in cards), None)
 
     def inherited(self, cards: Sequence[Card], environment: Mapping[str, str]) -> tuple[Card, ...]:
-        """The slots that the caller's own slot mask leaves."""
+        """Return the slots left by the caller's own slot mask."""
         if MASK_VARIABLE not in environment:
             return tuple(cards)
         entries = [entry for entry in environment[MASK_VARIABLE].split(",") if entry]
@@ -79,7 +80,7 @@ class CpuCards:
 
 
 def cores(cards: Sequence[Card]) -> frozenset[int]:
-    """The cores that a lease of these slots runs on, to be set on the process before it is exec'd."""
+    """Cores of a lease of these slots, to be set on the process before its exec."""
     allowed = sorted(os.sched_getaffinity(0))
     return frozenset(allowed[card.ordinal % len(allowed)] for card in cards)
 
@@ -96,7 +97,7 @@ def _state(card: Card, slots: Mapping[int, Sequence[str]], of_lease: frozenset[i
         ordinal=card.ordinal,
         memory_used_bytes=descent.memory_bytes(alive),
         utilisation_percent=None,
-        # One that ended since it was listed holds nothing any more.
+        # A process that has ended since holds nothing.
         holders=[holder for holder in holders if holder.start_ticks is not None],
     )
 
@@ -104,5 +105,5 @@ def _state(card: Card, slots: Mapping[int, Sequence[str]], of_lease: frozenset[i
 def _total_memory() -> int:
     found = re.search(r"^MemTotal:\s+(\d+) kB$", Path("/proc/meminfo").read_text(encoding="ascii"), re.MULTILINE)
     if found is None:
-        raise CardError("cpu: /proc/meminfo: expected a line MemTotal, saw none", "mount /proc")
+        raise CardError("/proc/meminfo: seen no line MemTotal; expected one", "mount /proc")
     return int(found[1]) * _KIBIBYTE

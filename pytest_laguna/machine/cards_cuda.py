@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA cards through the management library NVML, which creates no CUDA context. Identity is the UUID."""
+"""NVIDIA cards through the management library NVML, without a CUDA context; identity is the UUID."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ ORDER_VARIABLE, PCI_ORDER = ORDER["cuda"]
 
 
 class CudaCards:
-    """Every NVIDIA card that the driver manages, in PCI order as NVML counts."""
+    """Every NVIDIA card of the driver, in NVML's order by PCI address."""
 
     lane: ClassVar[Lane] = "cuda"
 
     def discover(self) -> tuple[Card, ...]:
-        """The cards by NVML index; a card that is split into MIG instances is refused: a lease is a whole card."""
+        """Return the cards by NVML index; a card split into MIG instances is refused: a lease is a whole card."""
         with _library() as nvml:
             return tuple(_card(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
 
     def observe(self, cards: Sequence[Card], token: str | None) -> Observation:
-        """Ask NVML for compute and graphics processes, memory and utilisation."""
+        """Read compute and graphics processes, memory and utilisation from NVML."""
         with _library() as nvml:
             of_lease = process_table.bearers(token)
             return Observation(tuple(_state(nvml, card, of_lease) for card in cards), None)
 
     def inherited(self, cards: Sequence[Card], environment: Mapping[str, str]) -> tuple[Card, ...]:
-        """The cards that ``CUDA_VISIBLE_DEVICES`` leaves; as in CUDA, what stands behind a -1 is not seen.
+        """Return the cards left by ``CUDA_VISIBLE_DEVICES``; as in CUDA, entries after a -1 do not count.
 
-        A number counts as NVML counts only when CUDA is told to order by PCI address (its default is by speed).
+        A number counts like NVML only when CUDA is told to order by PCI address (its default is by speed).
         """
         if MASK_VARIABLE not in environment:
             return tuple(cards)
@@ -48,7 +48,7 @@ class CudaCards:
             if entry == "-1":
                 break
             if entry.isdigit() and len(cards) > 1 and environment.get(ORDER_VARIABLE) != PCI_ORDER:
-                found = f"{MASK_VARIABLE}: number {entry} counts in CUDA's own order, by speed; expected UUIDs"
+                found = f"{MASK_VARIABLE}: seen number {entry}, counted in CUDA's own order, by speed; expected UUIDs"
                 raise CardError(
                     found, f"export it with UUIDs of nvidia-smi -L, or {ORDER_VARIABLE}={PCI_ORDER} if it counts so"
                 )
@@ -58,11 +58,11 @@ class CudaCards:
 
 @contextlib.contextmanager
 def _library() -> Iterator[Any]:
-    """NVML, initialised and shut down again; its errors come out as a CardError."""
+    """Yield NVML, initialised, and shut it down; its errors become a CardError."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError as error:
-        found = f"cuda: expected the package nvidia-ml-py, found none ({error})"
+        found = f"cuda: seen {error}; expected the package nvidia-ml-py"
         raise CardError(found, f"{sys.executable} -m pip install nvidia-ml-py") from error
     try:
         nvml.nvmlInit()
@@ -71,7 +71,7 @@ def _library() -> Iterator[Any]:
         finally:
             nvml.nvmlShutdown()
     except nvml.NVMLError as error:
-        found = f"cuda: expected NVIDIA's driver to answer, saw {error}"
+        found = f"cuda: seen {error}; expected NVIDIA's driver to answer"
         raise CardError(found, "install or load it until nvidia-smi -L lists the cards") from error
 
 
@@ -85,7 +85,7 @@ def _card(nvml: Any, index: int) -> Card:
         nvml.nvmlDeviceGetMemoryInfo(handle).total,
     )
     if _split(nvml, handle):
-        found = f"cuda: card {card} is split into MIG instances; expected whole cards"
+        found = f"cuda: seen card {card} split into MIG instances; expected whole cards"
         raise CardError(found, f"nvidia-smi -i {index} -mig 0")
     return card
 
@@ -110,7 +110,7 @@ def _state(nvml: Any, card: Card, of_lease: frozenset[int]) -> CardState:
 
 
 def _supported(nvml: Any, read: Any) -> Any:
-    """What a card can tell, or None; a driver that does not answer at all is an error."""
+    """Return a reading, or None if the card lacks it; a driver that does not answer is an error."""
     try:
         return read()
     except nvml.NVMLError_NotSupported:

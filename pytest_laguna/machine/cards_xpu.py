@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intel cards through xpu-smi, checked against the kernel's own view. Identity is the PCI address.
+"""Intel cards through xpu-smi, checked against the kernel's own view; identity is the PCI address.
 
 xpu-smi runs as a short child without this process's mask, so that it counts every device; the child opens the devices,
-this process never does. The second source is sysfs (which cards there are) and DRM fdinfo (who holds them).
+this process never does. The second source is sysfs (present cards) and DRM fdinfo (holders).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ORDER_VARIABLE, PCI_ORDER = ORDER["xpu"]
 SELECTOR_VARIABLE = "ONEAPI_DEVICE_SELECTOR"
 
 _EVERY_CARD = ("level_zero:gpu", "level_zero:*")
-"""What SYCL may be told besides the mask; two filters at once count devices in two ways."""
+"""Allowed values of SYCL's selector: with the mask, a second filter would count devices in two ways."""
 
 _INTEL = "0x8086"
 _DISPLAY_CLASS = "0x03"
@@ -39,7 +39,7 @@ _MEBIBYTE = 1024 * 1024
 
 
 class _Device(pydantic.BaseModel):
-    """What is used of an entry of ``xpu-smi discovery -j``; the tool's releases differ in what else they print."""
+    """Used fields of an entry of ``xpu-smi discovery -j``; the tool's releases differ in the others."""
 
     model_config = pydantic.ConfigDict(strict=True)
 
@@ -56,7 +56,7 @@ class _Devices(pydantic.BaseModel):
 
 
 class _Properties(pydantic.BaseModel):
-    """What is used of ``xpu-smi discovery -d N -j``; some releases print the number as text."""
+    """Used fields of ``xpu-smi discovery -d N -j``; some releases print the number as text."""
 
     memory_physical_size_byte: pydantic.PositiveInt
 
@@ -71,7 +71,7 @@ class _Tile(pydantic.BaseModel):
 
 
 class _Statistics(pydantic.BaseModel):
-    """What is used of ``xpu-smi stats -d N -j``."""
+    """Used fields of ``xpu-smi stats -d N -j``."""
 
     device_level: list[_Metric]
     tile_level: list[_Tile] = []
@@ -79,13 +79,7 @@ class _Statistics(pydantic.BaseModel):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class XpuCards:
-    """Every physical Intel card that xpu-smi and the kernel agree on.
-
-    Attributes:
-        program: the management tool.
-        sys: where the kernel's device files are.
-        proc: where its process files are.
-    """
+    """Every physical Intel card that xpu-smi and the kernel agree on."""
 
     program: Path = xpu_smi.PROGRAM_PATH
     sys: Path = Path("/sys")
@@ -93,7 +87,7 @@ class XpuCards:
     lane: ClassVar[Lane] = "xpu"
 
     def discover(self) -> tuple[Card, ...]:
-        """The cards by xpu-smi's number, which must rise with the PCI address as Level Zero is told to count."""
+        """Return the cards by xpu-smi's number, which must rise with the PCI address, Level Zero's order."""
         listed = _read(_Devices, self._ask("discovery", "-j"), "xpu-smi discovery -j").device_list
         devices = sorted(
             (device for device in listed if device.device_function_type == "physical"),
@@ -103,7 +97,7 @@ class XpuCards:
         present = kernel_cards(self.sys)
         if addresses != present or [device.device_id for device in devices] != list(range(len(devices))):
             numbered = {device.device_id: device.pci_bdf_address for device in devices}
-            found = f"xpu: xpu-smi numbers {numbered}; expected 0, 1, ... in the order of the kernel's cards {present}"
+            found = f"xpu: seen {numbered} in xpu-smi; expected 0, 1, ... in the order of the kernel's cards {present}"
             raise CardError(found, f"compare xpu-smi discovery with {self.sys}/class/drm")
         return tuple(
             Card("xpu", device.device_id, address, device.device_name, self._memory(device.device_id))
@@ -118,7 +112,7 @@ class XpuCards:
         return xpu_smi.run(self.program, words).output
 
     def observe(self, cards: Sequence[Card], token: str | None) -> Observation:
-        """Run ``xpu-smi ps`` once for all cards, then its statistics and a look through fdinfo for each."""
+        """Run ``xpu-smi ps`` once for all cards, then its statistics and a search of fdinfo for each."""
         done = xpu_smi.run(self.program, ("ps", "-j"))
         observer = Observer(
             command=list(done.command),
@@ -155,25 +149,25 @@ class XpuCards:
         )
 
     def inherited(self, cards: Sequence[Card], environment: Mapping[str, str]) -> tuple[Card, ...]:
-        """The cards that ``ZE_AFFINITY_MASK`` leaves; a mask of tiles (``0.1``) is refused: a lease is a whole card.
+        """Return the cards left by ``ZE_AFFINITY_MASK``; a mask of tiles (``0.1``) is refused: a lease is a whole card.
 
-        A mask that leaves cards out counts as xpu-smi counts only when Level Zero is told to order by PCI address.
+        A mask that leaves cards out counts like xpu-smi only when Level Zero is told to order by PCI address.
         """
         selector = environment.get(SELECTOR_VARIABLE, _EVERY_CARD[0])
         if selector not in _EVERY_CARD:
-            found = f"{SELECTOR_VARIABLE}={selector}; expected one of {_EVERY_CARD}"
+            found = f"{SELECTOR_VARIABLE}: seen {selector}; expected one of {_EVERY_CARD}"
             raise CardError(found, f"unset {SELECTOR_VARIABLE} and use {MASK_VARIABLE}")
         if MASK_VARIABLE not in environment:
             return tuple(cards)
         entries = [entry for entry in environment[MASK_VARIABLE].split(",") if entry]
         for entry in entries:
             if not entry.isdigit():
-                raise CardError(
-                    f"{MASK_VARIABLE}: {entry} is no number of a card", "export it with numbers of whole cards"
-                )
+                found = f"{MASK_VARIABLE}: seen {entry}; expected the number of a card"
+                raise CardError(found, "export it with numbers of whole cards")
         left = tuple(find(cards, entry, MASK_VARIABLE) for entry in entries)
         if left and set(left) != set(cards) and environment.get(ORDER_VARIABLE) != PCI_ORDER:
-            found = f"{MASK_VARIABLE}={','.join(entries)} leaves cards out and counts in Level Zero's own order"
+            seen = f"{','.join(entries)}, which leaves cards out and counts in Level Zero's own order"
+            found = f"{MASK_VARIABLE}: seen {seen}; expected {ORDER_VARIABLE}={PCI_ORDER}"
             raise CardError(
                 found, f"export {ORDER_VARIABLE}={PCI_ORDER} if it counts as xpu-smi does, or unset it and use --cards"
             )
@@ -181,7 +175,7 @@ class XpuCards:
 
 
 def kernel_cards(sys: Path) -> list[str]:
-    """The PCI addresses of Intel's display devices that a driver has taken, rising."""
+    """PCI addresses of Intel's display devices with a driver, rising."""
     found = set()
     for entry in (sys / "class" / "drm").glob("card*"):
         if not re.fullmatch(r"card\d+", entry.name):
@@ -193,7 +187,7 @@ def kernel_cards(sys: Path) -> list[str]:
 
 
 def clients(proc: Path) -> Iterator[tuple[str, int]]:
-    """PCI address and pid of every process that has a DRM device open, as far as this user may look."""
+    """Yield PCI address and pid of every process with an open DRM device, as far as this user may see."""
     for process in proc.glob("[0-9]*"):
         try:
             entries = list((process / "fdinfo").iterdir())
@@ -206,7 +200,7 @@ def clients(proc: Path) -> Iterator[tuple[str, int]]:
 
 
 def _metric(statistics: _Statistics, name: str) -> float | None:
-    """A value of the device, or the sum over its tiles; None when neither is there, one is doubled or below zero."""
+    """Return the device's value or the sum over its tiles; None if none, doubled or negative."""
     levels = [statistics.device_level, *(tile.data_list for tile in statistics.tile_level)]
     device, *tiles = [[metric.value for metric in level if metric.metrics_type == name] for level in levels]
     values = [device] if device else tiles

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From ``--cards`` to the cards of a gate session: found, inside the inherited mask, and not in use."""
+"""Turns ``--cards`` into the cards of a gate session: found, inside the inherited mask, and not in use."""
 
 from __future__ import annotations
 
@@ -15,18 +15,12 @@ from pytest_laguna.machine.sources import card_source
 def choose(
     lane: str, requested: Sequence[str], environment: Mapping[str, str], *, directory: Path | None = None
 ) -> tuple[CardSource, tuple[Card, ...]]:
-    """The source of a lane and the cards that were asked for, in that order.
-
-    Args:
-        lane: ``cpu``, ``cuda`` or ``xpu``.
-        requested: the entries of ``--cards``.
-        environment: this process's, for the mask in it.
-        directory: where leases live; the default is the machine's place.
+    """Return a lane's card source and the requested cards, in the order of the request.
 
     Raises:
-        CardError: they cannot be found or are not all to be had.
+        CardError: a card is not found, not allowed or not free.
         LeaseError: the lease directory is not as it should be.
-        UnusableEvidenceError: a tool printed what it never should.
+        UnusableEvidenceError: a tool's output has another form.
     """
     source = card_source(lane, [*requested, *environment.get(MASK["cpu"], "").split(",")])  # slots that a mask names
     cards = source.discover()
@@ -36,7 +30,7 @@ def choose(
 
 
 def _busy(source: CardSource, cards: Sequence[Card], directory: Path | None) -> dict[str, str]:
-    """Why cards cannot be had. What is on a card with a stale lease is left to the sweep before the next lease."""
+    """Reasons by identity for taken cards; the sweep before the next lease ends the holders on a stale one."""
     states = {state.record.identity: state for state in leases.states(directory)}
     busy = {}
     for card, state in zip(cards, source.observe(cards, None).states, strict=True):
@@ -45,5 +39,5 @@ def _busy(source: CardSource, cards: Sequence[Card], directory: Path | None) -> 
             busy[card.identity] = f"leased, {lease.record}"
         elif state.holders and not (lease is not None and lease.stale):
             holder = state.holders[0]
-            busy[card.identity] = f"process {holder.pid} holds it: {holder.command}"
+            busy[card.identity] = f"held by process {holder.pid}: {holder.command}"
     return busy

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a supervised child is asked to run, within which bounds, and under whose token."""
+"""The command of a supervised child, its bounds and its token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STRICT = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Ladder(pydantic.BaseModel):
-    """How long each signal may take to empty the tree before the next is sent; the last is how long a kill may take."""
+    """Seconds for each signal to empty the tree before the next is sent; the last bound is the kill's."""
 
     model_config = _STRICT
 
@@ -25,23 +25,23 @@ class Ladder(pydantic.BaseModel):
 
     @property
     def seconds(self) -> float:
-        """The longest that all of it may take."""
+        """The longest time for all of it."""
         return self.interrupt_seconds + self.terminate_seconds + self.kill_seconds
 
 
 class Command(pydantic.BaseModel):
-    """What to run, and within which bounds.
+    """A command and its bounds.
 
     Attributes:
         argv: the program, as an absolute path, and its arguments.
-        environment: all of it; nothing is inherited. The token is added.
-        directory: where it runs; ``stdout.log`` and ``stderr.log`` are made there and must not exist.
+        environment: all of it, but for the token, which is added; nothing is inherited.
+        directory: working directory; ``stdout.log`` and ``stderr.log`` are made there and must not exist.
         deadline_seconds: from its start to the ladder.
         ladder: the end of every run that does not end by itself.
-        settle_seconds: how long what the child leaves behind may take to end by itself.
-        memory_limit_bytes: of the whole tree, as ``descent.memory_bytes`` counts; without one nothing is polled.
-        journal: a file whose last whole line belongs into the result.
-        cores: the processor cores that the child and everything below it run on; empty for all.
+        settle_seconds: time for the child's leftovers to end by themselves.
+        memory_limit_bytes: of the whole tree, as ``descent.memory_bytes`` counts; None polls nothing.
+        journal: a file whose last whole line belongs in the result.
+        cores: the processor cores of the whole tree; empty for all.
     """
 
     model_config = _STRICT
@@ -60,22 +60,22 @@ class Command(pydantic.BaseModel):
     @classmethod
     def _absolute(cls, argv: tuple[str, ...]) -> tuple[str, ...]:
         if not argv[0].startswith("/"):
-            message = f"argv[0]: expected an absolute path, found {argv[0]!r}: a search path would choose the program"
+            message = f"argv[0]: seen {argv[0]!r}; expected an absolute path: a search path would choose the program"
             raise ValueError(message)
         return argv
 
 
 def new_token() -> str:
-    """A token for a lease: nobody else's processes bear it."""
+    """Return a lease's token: random, so no other process bears it."""
     return secrets.token_hex(descent.TOKEN_DIGITS // 2)
 
 
 def check_token(token: str) -> None:
-    """Refuse what is no token.
+    """Refuse a malformed token.
 
     Raises:
         ValueError: it is not ``descent.TOKEN_DIGITS`` lower-case hexadecimal digits.
     """
     if len(token) != descent.TOKEN_DIGITS or not set(token) <= set("0123456789abcdef"):
-        message = f"token: expected {descent.TOKEN_DIGITS} lower-case hexadecimal digits, found {token!r}"
+        message = f"token: seen {token!r}; expected {descent.TOKEN_DIGITS} lower-case hexadecimal digits"
         raise ValueError(message)

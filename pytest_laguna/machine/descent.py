@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's process table: who descends from whom, who bears a lease's token, and signals that hit no one else.
+"""The kernel's process table: descent, bearers of a lease's token, and signals that hit no other process.
 
-A process bears a token in two places. Its environment is the readable one, and is lost when a program overwrites it to
-change its title, as vLLM's workers do. The other is a resource limit: the soft ``RLIMIT_RTTIME`` is a number so large
-(more than 70,000 years of real-time scheduling) that it limits nothing, and its low bits are the token's first. Only
-the process itself or root could change it; ``fork``, ``exec``, ``setsid``, ``chdir``, ``env -i`` and new titles do not.
+A process bears a token in two places. The readable one is its environment, lost when a program overwrites it to change
+its title, as vLLM's workers do. The other is a resource limit: the soft ``RLIMIT_RTTIME`` is a number so large (more
+than 70,000 years of real-time scheduling) that it limits nothing, and its low bits are the token's first. Only the
+process itself or root could change it; ``fork``, ``exec``, ``setsid``, ``chdir``, ``env -i`` and new titles do not.
 
 The standard library without ``dataclasses`` and ``typing``: the supervisor loads it before every child.
 """
@@ -19,9 +19,9 @@ from pytest_laguna.machine import kernel
 
 TOKEN_VARIABLE = "LAGUNA_LEASE"  # noqa: S105 - the name of a variable
 TOKEN_DIGITS = 32
-"""A token is that many lower-case hexadecimal digits."""
+"""Lower-case hexadecimal digits of a token."""
 COMMAND_LIMIT = 1000
-"""Letters of a command in a report: many of them have to fit into one packet, and one into a line."""
+"""Letters of a command in a report: many commands must fit into one packet."""
 
 _TOKEN_ENTRY = f"{TOKEN_VARIABLE}=".encode()
 _MARK_DIGITS = 12
@@ -35,13 +35,7 @@ _SHARED_FIELD = b"RssShmem:"
 
 
 class Process:
-    """One process, by what identifies it: a pid is used again, a pid with its start time is not.
-
-    Attributes:
-        pid: its number.
-        parent: its parent's pid when the table was read.
-        start_ticks: when it started, in clock ticks since boot.
-    """
+    """One process, with its start in clock ticks since boot: a pid is used again, a pid with its start time is not."""
 
     __slots__ = ("parent", "pid", "start_ticks")
 
@@ -51,7 +45,7 @@ class Process:
         self.start_ticks = start_ticks
 
     def command(self) -> str:
-        """The beginning of its command line, or its name in brackets when it has none; empty when it has ended."""
+        """Return the start of its command line, or its name in brackets without one; empty once it has ended."""
         line = _read(f"/proc/{self.pid}/cmdline").rstrip(b"\0")
         name = _read(f"/proc/{self.pid}/comm").rstrip(b"\n")
         return (line.replace(b"\0", b" ") or (b"[" + name + b"]" if name else b"")).decode(errors="replace")[
@@ -59,9 +53,9 @@ class Process:
         ]
 
     def signal(self, number: int) -> None:
-        """Send a signal to this process and to no later one of the same pid; one that has ended gets none.
+        """Send a signal to this process and to no later one of the same pid; nothing once it has ended.
 
-        A process that we may not signal is left alone: it stays in the table and is reported as a survivor.
+        Without permission the process is left alone: it stays in the table and is reported as a survivor.
         """
         try:
             descriptor = kernel.open_process(self.pid)
@@ -77,7 +71,7 @@ class Process:
 
 
 def live_processes() -> Iterator[Process]:
-    """Every process that has not ended. One whose first thread has ended and another has not is alive."""
+    """Yield every process with a live thread, even if its first thread has ended."""
     for name in os.listdir("/proc"):  # noqa: PTH208 - half the time of a Path for each of some thousand entries
         if name.isdecimal():
             process = find(int(name))
@@ -86,7 +80,7 @@ def live_processes() -> Iterator[Process]:
 
 
 def find(pid: int) -> Process | None:
-    """The process that has this pid now, or nothing when none has or it has ended."""
+    """Return the live process of this pid, or None."""
     # The name stands in parentheses and may itself hold any character: the fields begin after the last one.
     fields = _read(f"/proc/{pid}/stat").decode(errors="replace").rpartition(")")[2].split()
     if not fields:
@@ -98,13 +92,13 @@ def find(pid: int) -> Process | None:
 
 
 def is_alive(process: Process) -> bool:
-    """Whether that very process has not ended."""
+    """True if this very process has not ended."""
     now = find(process.pid)
     return now is not None and now.start_ticks == process.start_ticks
 
 
 def descendants(root: int) -> list[Process]:
-    """The live processes below one, children before their own children."""
+    """Live processes below a root, children before their own children."""
     children: dict[int, list[Process]] = {}
     for process in live_processes():
         children.setdefault(process.parent, []).append(process)
@@ -118,13 +112,13 @@ def descendants(root: int) -> list[Process]:
 
 
 def own_children() -> list[int]:
-    """The pids of this process's children, in one read; none on a kernel without ``CONFIG_PROC_CHILDREN``."""
+    """This process's children, in one read; none on a kernel without ``CONFIG_PROC_CHILDREN``."""
     pid = os.getpid()
     return [int(word) for word in _read(f"/proc/{pid}/task/{pid}/children").split()]
 
 
 def ancestors(pid: int) -> set[int]:
-    """The pids of a process and of those above it."""
+    """Pids of a process and of those above it."""
     found: set[int] = set()
     process = find(pid)
     while process is not None:
@@ -134,7 +128,7 @@ def ancestors(pid: int) -> set[int]:
 
 
 def set_mark(token: str) -> None:
-    """Give this process, and by inheritance all that descend from it, the token's mark.
+    """Give this process and all later descendants the token's mark.
 
     Raises:
         OSError: this host caps ``RLIMIT_RTTIME`` below it.
@@ -143,12 +137,12 @@ def set_mark(token: str) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_RTTIME, (_MARK_BASE | _mark(token), hard))
     except ValueError as error:
-        message = f"RLIMIT_RTTIME: expected an unlimited hard limit, found {hard} us: raise it (ulimit -H -R unlimited)"
+        message = f"RLIMIT_RTTIME: seen a hard limit of {hard} us; expected none; raise it (ulimit -H -R unlimited)"
         raise OSError(message) from error
 
 
 def bearers(token: str) -> list[Process]:
-    """The live processes that bear a token, in their limits or in their environment."""
+    """Live processes with a token in their limits or in their environment."""
     wanted_mark, wanted_entry = _mark(token), f"{TOKEN_VARIABLE}={token}".encode()
     return [
         process
@@ -159,13 +153,13 @@ def bearers(token: str) -> list[Process]:
 
 
 def bears_token(process: Process) -> bool:
-    """Whether a process bears any lease's token: what it descends from was started under one."""
+    """True if a process bears any lease's token: it descends from one started under a lease."""
     entries = _read(f"/proc/{process.pid}/environ").split(b"\0")
     return _mark_of(process.pid) is not None or any(entry.startswith(_TOKEN_ENTRY) for entry in entries)
 
 
 def memory_bytes(processes: Iterable[Process]) -> int:
-    """What processes hold that the kernel cannot drop: private memory, swap included, and shared memory once.
+    """Bytes held that the kernel cannot drop: private memory with swap, and shared memory once.
 
     Resident sizes would count a page in each process that maps it, and mapped files, which cost nothing to drop.
     The largest shared part stands for all: processes that share memory map the same.
@@ -195,7 +189,7 @@ def _mark_of(pid: int) -> int | None:
 
 
 def _read(path: str) -> bytes:
-    """A file of /proc, or nothing when its process has ended or is not ours to look into."""
+    """Return a file of /proc; empty if its process has ended or belongs to another user."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``laguna doctor`` says: each lane's cards, whether its engine runs, leases, and how to mend what is missing."""
+"""The report of ``laguna doctor``: each lane's cards, engine and problems, and the leases, with remedies."""
 
 from __future__ import annotations
 
@@ -32,30 +32,18 @@ from vllm.platforms import current_platform
 engine = dict(python=platform.python_version(), torch=torch.__version__, vllm=vllm.__version__)
 print(json.dumps(dict(engine=engine | dict(device=current_platform.device_type), unlisted=unlisted())))
 """
-"""Importing is what tells a working engine from an installed one; it may create a device context, so it runs alone."""
+"""Only an import tells a working engine from an installed one; it may create a device context, so it runs alone."""
 
 
 class Problem(Schema):
-    """Something that is missing or wrong.
-
-    Attributes:
-        found: what was seen and expected, one line.
-        mend: the command, or what to do.
-    """
+    """One defect, ``seen X; expected Y`` on one line, and its remedy."""
 
     found: str
     mend: str
 
 
 class Engine(Schema):
-    """What a lane's interpreter said after importing torch and vLLM.
-
-    Attributes:
-        python: its version.
-        torch: version.
-        vllm: version.
-        device: the kind of device that vLLM found.
-    """
+    """Versions and device type of a lane's interpreter, after it imported torch and vLLM."""
 
     python: str
     torch: str
@@ -81,12 +69,10 @@ class LaneReport(Schema):
     """A lane on this host.
 
     Attributes:
-        lane: ``cpu``, ``cuda`` or ``xpu``.
         interpreter: the engine's Python.
-        cards: what there is.
-        engine: None when it could not be asked, and on the xpu lane, whose checks say it.
-        problems: why the lane is not ready; empty when it is.
-        checks: every prerequisite of the xpu lane, met or not; empty on the others.
+        engine: None if it did not answer, and on the xpu lane, whose checks cover it.
+        problems: reasons why the lane is not ready.
+        checks: every prerequisite of the xpu lane, met or not.
     """
 
     lane: Lane
@@ -98,13 +84,7 @@ class LaneReport(Schema):
 
 
 class LeaseReport(Schema):
-    """A card that was leased on this machine.
-
-    Attributes:
-        identity: the card's.
-        state: ``held`` now, ``released``, or ``stale``: quarantined until a sweep and an idle proof.
-        record: the last that is known.
-    """
+    """A card once leased on this machine; ``stale`` is quarantined until a sweep and an idle proof."""
 
     identity: str
     state: Literal["held", "released", "stale"]
@@ -112,13 +92,11 @@ class LeaseReport(Schema):
 
 
 class DoctorReport(Schema):
-    """Everything that the doctor saw.
+    """The doctor's findings.
 
     Attributes:
-        lanes: in the order asked for.
-        leases: by card.
-        problems: with the leases, which keep every gate from its cards.
-        remarks: what the next gate puts right itself, and what lies among the leases and keeps nobody from anything.
+        problems: of the leases; they keep every gate from its cards.
+        remarks: stale leases, which the next gate clears itself, and stray files among the leases, which block nobody.
     """
 
     file_schema: Literal["pytest-laguna-doctor-v1"] = pydantic.Field("pytest-laguna-doctor-v1", alias="schema")
@@ -128,16 +106,16 @@ class DoctorReport(Schema):
     remarks: list[Problem]
 
     def ready(self, lane: str) -> bool:
-        """Whether a gate can run on a lane."""
+        """True if a gate can run on the lane."""
         found = [report for report in self.lanes if report.lane == lane]
         return bool(found) and not found[0].problems and not self.problems
 
     def to_json(self) -> str:
-        """The report as one JSON object, with a line feed at its end."""
+        """Return the report as one JSON object with a final line feed."""
         return json.dumps(self.canonical(), indent=2) + "\n"
 
     def to_text(self) -> str:
-        """The report for people, with a line feed at its end."""
+        """Return the report for people, with a final line feed."""
         lines = []
         for report in self.lanes:
             lines.append(f"{report.lane}: {'ready' if self.ready(report.lane) else 'not ready'}")
@@ -147,7 +125,7 @@ class DoctorReport(Schema):
                 lines.append(f"  Python {engine.python}, torch {engine.torch}, vLLM {engine.vllm} on {engine.device}")
             lines += [f"  {check.name}: {check.found}" for check in report.checks if check.mend is None]
             lines += _mending(report.problems)
-            lines += ["  - the leases are not as they must be; see below"] * bool(self.problems)
+            lines += ["  - leases: seen problems; expected none; see below"] * bool(self.problems)
         current = [lease for lease in self.leases if lease.state != "released"]
         lines.append("leases:" if current else "leases: none")
         lines += [f"  {lease.identity}: {lease.state}: {lease.record}" for lease in current]
@@ -156,18 +134,18 @@ class DoctorReport(Schema):
 
 
 def _mending(problems: list[Problem]) -> list[str]:
-    return [line for problem in problems for line in (f"  - {problem.found}", f"    mend: {problem.mend}")]
+    return [line for problem in problems for line in (f"  - {problem.found}", f"    fix: {problem.mend}")]
 
 
 def diagnose(
     interpreters: Mapping[Lane, Path], *, directory: Path | None = None, needs: XpuNeeds | None = None
 ) -> DoctorReport:
-    """Look at lanes and leases; nothing is changed and no device context is created in this process.
+    """Examine lanes and leases; nothing is changed and no device context is created in this process.
 
     Args:
-        interpreters: for each lane to look at, the Python that runs its engine.
-        directory: where leases live; the default is the machine's place.
-        needs: what a campaign asks of an XPU's host; None asks what every one of them does.
+        interpreters: the engine's Python of each lane to examine.
+        directory: of the leases; the default is the machine's.
+        needs: a campaign's demands on an XPU's host; None for those of every campaign.
     """
     found, problems, remarks = _leases(directory)
     asked = needs or XpuNeeds(settings=None, sealed_root=Path("sealed"), project=Path())
@@ -186,7 +164,7 @@ def _xpu_lane(doctor: XpuDoctor) -> LaneReport:
     ]
     try:
         cards = [_reported(card) for card in doctor.source.discover()]
-    except (CardError, UnusableEvidenceError):  # a check has told it
+    except (CardError, UnusableEvidenceError):  # a check reports it
         cards = []
     interpreter = str(doctor.interpreter)
     return LaneReport(lane="xpu", interpreter=interpreter, cards=cards, engine=None, problems=problems, checks=checks)
@@ -198,7 +176,7 @@ def _lane(lane: Lane, interpreter: Path, answer: _Answer | Problem) -> LaneRepor
     try:
         cards = [_reported(card) for card in card_source(lane, ()).discover()]
         if not cards:
-            problems.append(Problem(found=f"{lane}: expected a card, saw none", mend=_SEE_CARDS[lane]))
+            problems.append(Problem(found=f"{lane}: seen no card; expected one", mend=_SEE_CARDS[lane]))
     except CardError as error:
         problems.append(Problem(found=error.found, mend=error.mend))
     engine = None
@@ -207,7 +185,7 @@ def _lane(lane: Lane, interpreter: Path, answer: _Answer | Problem) -> LaneRepor
     else:
         engine = answer.engine
         if engine.device != lane:
-            found = f"{lane}: vLLM {engine.vllm} of {interpreter} runs on {engine.device!r}; expected {lane!r}"
+            found = f"{lane}: seen vLLM {engine.vllm} of {interpreter} on {engine.device!r}; expected {lane!r}"
             problems.append(Problem(found=found, mend=f"{interpreter} -m pip install 'pytest-laguna[{lane}]'"))
         for found, mend in map(mend_unlisted, answer.unlisted):
             problems.append(Problem(found=f"{lane}: {found}", mend=mend))
@@ -228,23 +206,24 @@ _SEE_CARDS: Mapping[Lane, str] = {"cpu": "nproc", "cuda": "nvidia-smi -L", "xpu"
 
 
 def _ask(interpreter: Path) -> _Answer | Problem:
-    """Have an interpreter import its engine."""
+    """Import the engine in its interpreter."""
     try:
         done = ask(interpreter, _QUESTION, deadline_seconds=DEADLINE_SECONDS)
     except InterpreterError as error:
         return Problem(found=error.found, mend=error.mend)
     install = f"{interpreter} -m pip install 'pytest-laguna[LANE]'"
     if done.returncode != 0:
-        return Problem(found=f"{interpreter} cannot import its engine: {last_line(done.stderr)}", mend=install)
+        found = f"{interpreter}: seen {last_line(done.stderr)}; expected its engine imported"
+        return Problem(found=found, mend=install)
     try:
         answer = parse_foreign_json(last_line(done.stdout), str(interpreter))
         return _Answer.model_validate(answer, strict=True)
     except (UnusableEvidenceError, pydantic.ValidationError):
-        return Problem(found=f"{interpreter} answered {done.stdout!r}; expected its versions", mend=install)
+        return Problem(found=f"{interpreter}: seen {done.stdout!r}; expected its versions", mend=install)
 
 
 def _leases(directory: Path | None) -> tuple[list[LeaseReport], list[Problem], list[Problem]]:
-    """The leases, what is wrong with them, and what is to be known of them."""
+    """Return the leases, their problems and remarks."""
     try:
         states, defects = leases.states(directory), leases.defects(directory)
         strays = leases.strays(directory)
@@ -253,15 +232,15 @@ def _leases(directory: Path | None) -> tuple[list[LeaseReport], list[Problem], l
     reports = []
     problems = [Problem(found=error.found, mend=error.mend) for error in defects]
     remarks = [
-        Problem(found=f"{printable(str(stray))}: no card's lease by its name", mend="its owner or root may delete it")
-        for stray in strays
+        Problem(found=f"{stray}: seen no card's name; expected one", mend="its owner or root may delete it")
+        for stray in map(printable, map(str, strays))
     ]
     for state in states:
         record = state.record
         shown: Literal["held", "released", "stale"] = "held" if state.held else "stale" if state.stale else "released"
         reports.append(LeaseReport(identity=record.identity, state=shown, record=str(record)))
         if shown == "stale":
-            found = f"card {record.identity} is quarantined: its last owner did not release it"
-            mend = f"start a gate on it: it ends what bears token {record.token} and proves the card idle first"
+            found = f"card {record.identity} is quarantined: seen no release by its last owner; expected one"
+            mend = f"start a gate on it: it ends the bearers of token {record.token} and proves the card idle first"
             remarks.append(Problem(found=found, mend=mend))
     return reports, problems, remarks

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every prerequisite of the xpu lane, in the order in which docs/xpu-lane.md meets them: found, and how to mend it.
+"""Every prerequisite of the xpu lane, in the order of docs/xpu-lane.md, with its finding and its remedy.
 
-A check that cannot be made because one before it failed says so: the first that is not met is the one to mend.
+A check that cannot be made because one before it failed says so: fix the first failed one first.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from pytest_laguna.verdict import UnusableEvidenceError
 GUIDE = "docs/xpu-lane.md"
 DEADLINE_SECONDS = 300.0
 PYTHON = "3.12"
-"""What the kernels' wheel is for. Source: its README, and vLLM's installation page for XPUs."""
+"""Python of the kernels' wheel (source: its README, and vLLM's installation page for XPUs)."""
 LIBRARIES = ("libze_loader.so.1", "libze_intel_gpu.so.1")
-"""Level Zero's loader, and the driver that it opens."""
+"""Level Zero's loader, and the driver it opens."""
 LIBRARY_PLACES = ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib", "usr/local/lib")
 
 _QUESTION = (
@@ -69,17 +69,11 @@ ask("unlisted", unlisted)
 print(json.dumps(found))
 """
 )
-"""Importing is what tells a working engine from an installed one; it opens the cards, so it runs in a child."""
+"""Only an import tells a working engine from an installed one; it opens the cards, so it runs in a child."""
 
 
 class Check(Schema):
-    """One prerequisite.
-
-    Attributes:
-        name: of it.
-        found: what was seen; with what was expected where it is not met.
-        mend: the command, or what to do; None where it is met.
-    """
+    """One prerequisite: the finding, with the expectation if it is not met, and the remedy, None if it is met."""
 
     name: str
     found: str
@@ -87,7 +81,7 @@ class Check(Schema):
 
 
 class _Engine(Schema):
-    """What the interpreter answered; what it could not is in ``failed`` with the reason."""
+    """The interpreter's answers; ``failed`` has the reason for each missing one."""
 
     python: str
     failed: dict[str, str]
@@ -106,13 +100,12 @@ class _Engine(Schema):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class XpuNeeds:
-    """What a campaign asks of a host.
+    """A campaign's demands on a host.
 
     Attributes:
-        settings: the campaign's lane; None where no campaign is named: then only what every campaign needs is asked.
-        sealed_root: where evidence is to lie.
-        project: that the campaign's relative paths start from.
-        ranks: cards that the campaign's model needs: one for each two of its key and value heads.
+        settings: the campaign's lane; None asks only the demands of every campaign.
+        project: base of the campaign's relative paths.
+        ranks: cards of the campaign's model: one for each two of its key and value heads.
     """
 
     settings: LaneSettings | None
@@ -123,16 +116,7 @@ class XpuNeeds:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class XpuDoctor:
-    """Looks at one host.
-
-    Attributes:
-        interpreter: the engine's Python.
-        needs: what is asked.
-        source: of the cards.
-        files: of the operating system.
-        root: under which the operating system has its libraries.
-        environ: of this process.
-    """
+    """Examines one host; ``root`` is the parent of the operating system's libraries."""
 
     interpreter: Path
     needs: XpuNeeds
@@ -142,39 +126,45 @@ class XpuDoctor:
     environ: Mapping[str, str] = dataclasses.field(default_factory=lambda: os.environ)
 
     def look(self) -> list[Check]:
-        """Every prerequisite; none is left out because one before it is not met."""
+        """Check every prerequisite, also after one that is not met."""
         return [*self._host(), *self._cards(), *self._engine(), *self._places()]
 
     def _host(self) -> Iterator[Check]:
         runtime = host_runtime(self.files)
         driver = f"kernel {runtime.kernel}, driver xe {runtime.driver or 'not loaded'}"
-        yield _check("driver", driver, runtime.driver is not None, "modprobe xe; it is part of Linux 6.12 and later")
+        fix = "modprobe xe; it is part of Linux 6.12 and later"
+        yield _check("driver", runtime.driver is not None, driver, "driver xe", fix)
         cards = kernel_cards(self.files.sys)
-        yield _check("kernel's cards", ", ".join(cards) or "none", bool(cards), f"lspci -d 8086: -k; see {GUIDE}")
+        seen = ", ".join(cards) or "none"
+        yield _check("kernel's cards", bool(cards), seen, "at least one", f"lspci -d 8086: -k; see {GUIDE}")
         nodes = sorted((self.files.dev / "dri").glob("renderD*"))
         closed = closed_nodes(self.files)
-        told = f"{len(nodes)} nodes, closed: {', '.join(map(str, closed)) or 'none'}"
-        yield _check("device nodes", told, bool(nodes) and not closed, "usermod -aG render $USER, and log in again")
+        seen = f"{len(nodes)} nodes, closed: {', '.join(map(str, closed)) or 'none'}"
+        fix = "usermod -aG render $USER, and log in again"
+        yield _check("device nodes", bool(nodes) and not closed, seen, "at least one, and all open", fix)
         missing = [name for name in LIBRARIES if not any((self.root / at / name).exists() for at in LIBRARY_PLACES)]
         packages = ", ".join(f"{name} {version}" for name, version in sorted(runtime.packages.items()))
-        told = f"missing: {', '.join(missing)}" if missing else packages or "both libraries"
-        yield _check("level zero", told, not missing, "apt-get install libze1 libze-intel-gpu1")
+        seen = f"no {', '.join(missing)}" if missing else packages or "both libraries"
+        yield _check("level zero", not missing, seen, "both libraries", "apt-get install libze1 libze-intel-gpu1")
         yield from self._environment()
 
     def _environment(self) -> Iterator[Check]:
         names = environment.inherited_runtime_variables(self.environ)
         masks = environment.inherited_masks(self.environ)
-        told = ", ".join(names) or f"no runtime variable; masks {masks or 'none'}"
-        yield _check("environment", told, not names, f"run it under env -u {' -u '.join(names)}: no setvars.sh")
+        seen = ", ".join(names) or f"no runtime variable; masks {masks or 'none'}"
+        fix = f"run it under env -u {' -u '.join(names)}, and without setvars.sh"
+        yield _check("environment", not names, seen, "no runtime variable", fix)
         temporary = Path(tempfile.gettempdir())
         length = len(os.fsencode(temporary)) + 1 + len("laguna-00000000") + 1 + environment.SOCKET_NAME_BYTES
-        told = f"{length} bytes below {temporary}; at most {environment.SOCKET_PATH_BYTES}"
-        yield _check("socket paths", told, length <= environment.SOCKET_PATH_BYTES, "export TMPDIR to a shorter path")
+        most = environment.SOCKET_PATH_BYTES
+        seen = f"{length} bytes below {temporary}"
+        yield _check("socket paths", length <= most, seen, f"at most {most}", "export TMPDIR to a shorter path")
         settings = self.needs.settings
         if settings is not None and settings.host.kernel_patterns is not None:
             log = self.files.dev / "kmsg"
             readable = os.access(log, os.R_OK)
-            yield _check("kernel log", f"{log} readable: {readable}", readable, "sysctl kernel.dmesg_restrict=0")
+            seen = f"{log} {'' if readable else 'not '}readable"
+            yield _check("kernel log", readable, seen, "a readable log", "sysctl kernel.dmesg_restrict=0")
 
     def _cards(self) -> Iterator[Check]:
         try:
@@ -184,16 +174,17 @@ class XpuDoctor:
             mend = error.mend if isinstance(error, CardError) else "run it by hand and compare"
             yield Check(name="cards", found=error.found if isinstance(error, CardError) else str(error), mend=mend)
             return
-        told = ", ".join(map(str, left)) or "none"
-        yield _check("cards", told, bool(left), "xpu-smi discovery")
+        yield _check("cards", bool(left), ", ".join(map(str, left)) or "none", "at least one", "xpu-smi discovery")
         settings = self.needs.settings
         if settings is not None and settings.card is not None:
             others = [str(card) for card in left if card.name != settings.card]
-            told = f"others: {', '.join(others)}" if others else f"{len(left)} of {settings.card}"
-            yield _check("card name", told, not others, f"name only cards called {settings.card!r} with --cards")
-        enough = len(left) >= self.needs.ranks
-        told = f"{len(left)}; the campaign's model needs {self.needs.ranks}: two key and value heads a card"
-        yield _check("number of cards", told, enough, f"run it on a host with {self.needs.ranks}; {GUIDE} says why")
+            seen = ", ".join(others) or f"{len(left)} of {settings.card}"
+            fix = f"name only cards called {settings.card!r} with --cards"
+            yield _check("card name", not others, seen, settings.card, fix)
+        ranks = self.needs.ranks
+        expected = f"{ranks} for the campaign's model, with two key and value heads a card"
+        fix = f"run it on a host with {ranks}; {GUIDE} says why"
+        yield _check("number of cards", len(left) >= ranks, f"{len(left)}", expected, fix)
         yield self._idle(left)
 
     def _idle(self, cards: Sequence[Card]) -> Check:
@@ -203,8 +194,9 @@ class XpuDoctor:
             return Check(name="idle", found=str(error), mend="run xpu-smi ps -j by hand and compare")
         held = [f"{state.identity}: {holder.command}" for state in states for holder in state.holders]
         unknown = [state.identity for state in states if state.memory_used_bytes is None]
-        told = f"held {held or 'by nobody'}, memory unknown of {unknown or 'none'}"
-        return _check("idle", told, not held and not unknown, "end what holds them; xpu-smi stats -d 0 -j shows memory")
+        seen = f"held {held or 'by nobody'}, memory unknown of {unknown or 'none'}"
+        fix = "end the holders; xpu-smi stats -d 0 -j shows memory"
+        return _check("idle", not held and not unknown, seen, "no holder, and the memory of each", fix)
 
     def _engine(self) -> Iterator[Check]:
         answer = self._ask()
@@ -213,17 +205,19 @@ class XpuDoctor:
             return
         python = self.interpreter
         fits = answer.python.startswith(f"{PYTHON}.")
-        yield _check("python", answer.python, fits, f"python{PYTHON} -m venv {python.parent.parent}")
+        yield _check("python", fits, answer.python, PYTHON, f"python{PYTHON} -m venv {python.parent.parent}")
         reason = misfit(answer.distributions)
-        yield _check("versions", reason or _versions(answer), reason is None, f"{GUIDE}, step 3, with what is expected")
-        for name, met, mend in _ENGINE_CHECKS:
+        yield _judged("versions", reason, _versions(answer), f"{GUIDE}, step 3, with the expected versions")
+        for name, met, expected, mend in _ENGINE_CHECKS:
             seen = answer.failed.get(name) or str(getattr(answer, name))
-            yield _check(name, seen, met(answer), mend.format(python=python))
+            yield _check(name, met(answer), seen, expected, mend.format(python=python))
         yield self._start_files(answer)
+        number = len(kernel_cards(self.files.sys))
         yield _check(
             "torch's cards",
+            bool(answer.cards) and len(answer.cards or []) == number,
             str(answer.cards),
-            bool(answer.cards) and len(answer.cards or []) == len(kernel_cards(self.files.sys)),
+            f"the kernel's {number}",
             f"{python} -c 'import torch; print(torch.xpu.device_count())'; see device nodes and level zero above",
         )
 
@@ -236,7 +230,7 @@ class XpuDoctor:
         return Check(name=name, found="a RECORD lists each", mend=None)
 
     def _ask(self) -> _Engine | Check:
-        """Have the interpreter import its engine."""
+        """Import the engine in its interpreter."""
         try:
             done = ask(self.interpreter, _QUESTION, deadline_seconds=DEADLINE_SECONDS, python=f"python{PYTHON}")
         except InterpreterError as error:
@@ -245,7 +239,8 @@ class XpuDoctor:
             answer = parse_foreign_json(last_line(done.stdout), str(self.interpreter))
             return _Engine.model_validate(answer, strict=True)
         except (UnusableEvidenceError, pydantic.ValidationError):
-            return Check(name="engine", found=f"{self.interpreter}: {last_line(done.stderr)}", mend=f"{GUIDE}, step 3")
+            found = f"{self.interpreter}: seen {last_line(done.stderr)}; expected its versions"
+            return Check(name="engine", found=found, mend=f"{GUIDE}, step 3")
 
     def _places(self) -> Iterator[Check]:
         settings = self.needs.settings
@@ -255,7 +250,8 @@ class XpuDoctor:
         for purpose, path in wanted.items():
             if purpose in {"target", "draft"}:
                 there = (path / "config.json").is_file()
-                yield _check(f"{purpose} model", str(path), there, f"{GUIDE}, step 5, fetches it")
+                seen = f"{path} {'with' if there else 'without'} config.json"
+                yield _check(f"{purpose} model", there, seen, "a model's folder", f"{GUIDE}, step 5, fetches it")
         if settings.storage is None:
             return
         for purpose, path in wanted.items():
@@ -264,22 +260,24 @@ class XpuDoctor:
             except CardError as error:
                 yield Check(name=f"{purpose} storage", found=error.found, mend=error.mend)
                 continue
-            reason = misplaced(place, settings.storage)
-            told = reason or f"{path} on {place.source} ({place.file_system})"
-            yield _check(f"{purpose} storage", told, reason is None, "move it to an internal disk of the named kinds")
+            seen = f"{path} on {place.source} ({place.file_system})"
+            fix = "move it to an internal disk of the named kinds"
+            yield _judged(f"{purpose} storage", misplaced(place, settings.storage), seen, fix)
 
 
-_ENGINE_CHECKS: Sequence[tuple[str, Callable[[_Engine], bool], str]] = (
-    ("torch", lambda seen: re.fullmatch(r"[^+]+\+xpu", seen.torch or "") is not None, f"{GUIDE}, step 3: torch+xpu"),
-    ("graphs", lambda seen: seen.graphs == "XPUGraph", f"{GUIDE}, step 3: a torch that has graphs on an XPU"),
-    ("xccl", lambda seen: seen.xccl is True, f"{GUIDE}, step 3: torch+xpu brings it"),
-    ("kernels", lambda seen: seen.kernels is not None, "{python} -m pip install --force-reinstall vllm-xpu-kernels"),
-    ("vllm", lambda seen: seen.vllm is not None, f"{GUIDE}, step 4: vLLM from its sources"),
-    ("device", lambda seen: seen.device == "xpu", f"{GUIDE}, step 4: VLLM_TARGET_DEVICE=xpu"),
-    ("candidate", lambda seen: seen.candidate is not None, "{python} -m pip install --no-deps ."),
-    ("harness", lambda seen: seen.harness is not None, "{python} -m pip install --no-deps ."),
+_KERNELS = "{python} -m pip install --force-reinstall vllm-xpu-kernels"
+_PROJECT = "{python} -m pip install --no-deps ."
+_ENGINE_CHECKS: Sequence[tuple[str, Callable[[_Engine], bool], str, str]] = (
+    ("torch", lambda seen: re.fullmatch(r"[^+]+\+xpu", seen.torch or "") is not None, "+xpu", f"{GUIDE}, step 3"),
+    ("graphs", lambda seen: seen.graphs == "XPUGraph", "XPUGraph", f"{GUIDE}, step 3: a torch with graphs on an XPU"),
+    ("xccl", lambda seen: seen.xccl is True, "True", f"{GUIDE}, step 3: torch+xpu brings it"),
+    ("kernels", lambda seen: seen.kernels is not None, "its interface", _KERNELS),
+    ("vllm", lambda seen: seen.vllm is not None, "its version", f"{GUIDE}, step 4: vLLM from its sources"),
+    ("device", lambda seen: seen.device == "xpu", "xpu", f"{GUIDE}, step 4: VLLM_TARGET_DEVICE=xpu"),
+    ("candidate", lambda seen: seen.candidate is not None, "its compiled module", _PROJECT),
+    ("harness", lambda seen: seen.harness is not None, "its replay clock", _PROJECT),
 )
-"""Name of the answer, whether it is met, and how to mend it."""
+"""Name of the answer, its test, the expected answer, and the remedy."""
 
 
 def _versions(answer: _Engine) -> str:
@@ -297,5 +295,9 @@ def _versions(answer: _Engine) -> str:
     return ", ".join(f"{name} {found[name]}" for name in wanted if name in found)
 
 
-def _check(name: str, found: str, met: bool, mend: str) -> Check:  # noqa: FBT001 - the fact that the check is about
-    return Check(name=name, found=found, mend=None if met else mend)
+def _check(name: str, met: bool, seen: str, expected: str, mend: str) -> Check:  # noqa: FBT001 - the finding itself
+    return _judged(name, None if met else f"seen {seen}; expected {expected}", seen, mend)
+
+
+def _judged(name: str, reason: str | None, seen: str, mend: str) -> Check:
+    return Check(name=name, found=reason or seen, mend=None if reason is None else mend)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment of an arm: what is let in by name, what is private to it, and what a device gate refuses to inherit.
+"""The environment of an arm: variables admitted by name, private directories, and variables a device gate refuses.
 
-Source: the laboratory's leg protocol (a variable that nobody meant decided a run), and pyperf's allow-list.
+Source: the laboratory's leg protocol (a variable set by accident decided a run), and pyperf's allow-list.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ RUNTIME_PREFIXES = (
     "ZES_",
     "ZE_",
 )
-"""Beginnings of the names of variables that change what an engine, a driver or a communication library does."""
+"""Name prefixes of variables that affect an engine, a driver or a communication library."""
 
 MASK_VARIABLES = sorted({"ONEAPI_DEVICE_SELECTOR", *MASK.values(), *(name for name, _ in ORDER.values())})
-"""Which cards the caller may use, and in which order they count: not refused, but recorded, and never widened."""
+"""The caller's choice of cards and of their order: not refused, but recorded, and never widened."""
 
 PASSED_ON = ("PATH", "TZ")
 FIXED: Mapping[str, str] = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
@@ -67,59 +67,51 @@ PRIVATE_DIRECTORIES: Mapping[str, str] = {
 """Variables and their directories below the arm's own."""
 
 SHORT_DIRECTORIES = ("TMPDIR", "VLLM_RPC_BASE_PATH")
-"""Sockets are made below these, and a socket's path is short; see ``make_short_directory``."""
+"""Parents of sockets, whose paths must be short; see ``make_short_directory``."""
 
 SOCKET_PATH_BYTES = 107
-"""``sockaddr_un.sun_path`` has 108 bytes, the last of which is a zero."""
+"""``sockaddr_un.sun_path`` has 108 bytes, the last a zero."""
 
 SOCKET_NAME_BYTES = 36
 """vLLM names a ZMQ socket by a UUID (0.26.0 to 0.33.0); multiprocessing's own listeners need less."""
 
 _SHORT_PREFIX = "laguna-"
 _RANDOM_LETTERS = 8
-"""That ``tempfile.mkdtemp`` appends."""
+"""Appended by ``tempfile.mkdtemp``."""
 
 
 class EnvironmentRefusedError(ValueError):
-    """An environment under which no arm may run; the line says what to do."""
+    """No arm may run in this environment; the line has the remedy."""
 
 
 def inherited_runtime_variables(environ: Mapping[str, str]) -> list[str]:
-    """Names of inherited variables that would change what an engine does, sorted; the masks are not among them."""
+    """Sorted names of inherited variables that affect an engine, without the masks."""
     return sorted(name for name in environ if name.startswith(RUNTIME_PREFIXES) and name not in MASK_VARIABLES)
 
 
 def inherited_masks(environ: Mapping[str, str]) -> dict[str, str]:
-    """The caller's choice of cards by variable; an empty mask, which allows no card, is one too."""
+    """The caller's choice of cards by variable, empty masks, which allow no card, included."""
     return {name: environ[name] for name in MASK_VARIABLES if name in environ}
 
 
 def refuse_inherited(environ: Mapping[str, str], command: Sequence[str]) -> None:
-    """Refuse to run a device gate under variables that nobody meant.
-
-    Args:
-        environ: what this process inherited.
-        command: how it was called, for the line that mends it.
+    """Refuse a device gate under inherited runtime variables; ``command`` is its command line, for the remedy.
 
     Raises:
-        EnvironmentRefusedError: there are some; the line names each, and the command without them.
+        EnvironmentRefusedError: the line names each variable, and the command without them.
     """
     names = inherited_runtime_variables(environ)
     if names:
         cure = shlex.join(["env", *(word for name in names for word in ("-u", name)), *command])
-        message = (
-            f"environment: inherited {', '.join(names)}; expected no runtime variable in a device gate: run {cure}"
-        )
+        found = f"environment: seen {', '.join(names)} inherited; expected no runtime variable in a device gate"
+        message = f"{found}; run {cure}"
         raise EnvironmentRefusedError(message)
 
 
 def make_short_directory(parent: Path) -> Path:
-    """Make an arm's private directory for temporary files and sockets, outside its evidence, whose path may be long.
+    """Make an arm's private directory for temporary files and sockets, outside the evidence with its long path.
 
-    Its name is a new one: what a killed controller left of an arm is in nobody's way.
-
-    Args:
-        parent: an absolute path.
+    Its name is new: the leftovers of a killed controller are in nobody's way. The parent's path is absolute.
 
     Raises:
         EnvironmentRefusedError: the path of a socket in it would be too long.
@@ -128,8 +120,8 @@ def make_short_directory(parent: Path) -> Path:
     total = length + 1 + SOCKET_NAME_BYTES
     if total > SOCKET_PATH_BYTES:
         message = (
-            f"{parent}: a socket's path in a directory in it has {length} + 1 + {SOCKET_NAME_BYTES} = {total} bytes; "
-            f"expected at most {SOCKET_PATH_BYTES}: choose a parent that is {total - SOCKET_PATH_BYTES} bytes shorter"
+            f"{parent}: seen a socket's path of {length} + 1 + {SOCKET_NAME_BYTES} = {total} bytes in it; "
+            f"expected at most {SOCKET_PATH_BYTES}; choose a parent that is {total - SOCKET_PATH_BYTES} bytes shorter"
         )
         raise EnvironmentRefusedError(message)
     return Path(tempfile.mkdtemp(prefix=_SHORT_PREFIX, dir=parent))
@@ -138,17 +130,17 @@ def make_short_directory(parent: Path) -> Path:
 def private_environment(
     arm_directory: Path, short_directory: Path, bytecode: Path, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """An arm's whole environment before its lane adds to it; the private directories are made here.
+    """Make the private directories and return an arm's whole environment, before its lane adds to it.
 
     Args:
         arm_directory: exists, and has none of the private directories yet.
         short_directory: from ``make_short_directory``.
-        bytecode: where Python keeps what it compiles: outside every source tree, and private to the session. Arms share
-            it, since it decides nothing that they compute and each would compile all of vLLM anew.
-        inherited: of which only the variables in ``PASSED_ON`` get in.
+        bytecode: of Python's compiled files: outside every source tree, and private to the session. Arms share it,
+            since it affects no result and each would compile all of vLLM anew.
+        inherited: source of the variables in ``PASSED_ON``.
 
     Raises:
-        FileExistsError: a private directory exists: nothing that another run cached is used.
+        FileExistsError: a private directory exists: another run's cache is never used.
     """
     passed_on = {name: inherited[name] for name in PASSED_ON if name in inherited}
     private = {name: arm_directory / path for name, path in PRIVATE_DIRECTORIES.items()}

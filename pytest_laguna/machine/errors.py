@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that say what to do."""
+"""Errors with a remedy."""
 
 from __future__ import annotations
 
 
 class MendableError(Exception):
-    """One line: where, what was found and what was expected, and then what to do.
-
-    Attributes:
-        found: all but what to do.
-        mend: a command, or what to do.
-    """
+    """One line, ``subject: seen X; expected Y; do Z``: ``found`` is all but the remedy, ``mend``."""
 
     def __init__(self, found: str, mend: str) -> None:
-        """Both are needed: an error that does not say what to do is not finished."""
-        super().__init__(f"{found}: {mend}")
+        super().__init__(f"{found}; {mend}")
         self.found = found
         self.mend = mend
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the state of the host from the kernel's files; what a host does not have is absent and never made up."""
+"""Reads the host's state from the kernel's files; a sensor that a host lacks is absent and never made up."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pytest_laguna.machine.cards import Card, CardSource
 _MILLI = 1000
 _KIBIBYTE = 1024
 _KMSG_BYTES = 8192
-"""The kernel refuses to hand a line to a smaller buffer (Documentation/ABI/testing/dev-kmsg)."""
+"""The kernel refuses a smaller buffer for a line (Documentation/ABI/testing/dev-kmsg)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostFiles:
-    """Where the kernel's files are."""
+    """Places of the kernel's files."""
 
     sys: Path = Path("/sys")
     proc: Path = Path("/proc")
@@ -37,17 +37,10 @@ def take_state(
     before: HostState | None = None,
     where: HostFiles | None = None,
 ) -> HostState:
-    """The host now.
-
-    Args:
-        source: of the lane's cards.
-        cards: all of them, leased or not.
-        token: the lease's, to tell its processes from others.
-        before: the state before the arm, when this is the one after it: the kernel's log is read from there.
-        where: the kernel's files, when they are not in their usual places.
+    """Return the host's present state; the kernel's log is read from the state ``before`` on.
 
     Raises:
-        CardError: the cards cannot be looked at.
+        CardError: the cards cannot be observed.
         OSError: memory or load cannot be read.
     """
     there = where or HostFiles()
@@ -65,17 +58,12 @@ def take_state(
 
 
 def audit(before: HostState, after: HostState) -> HostAudit:
-    """Both states with what changed."""
+    """Return both states with their difference."""
     return HostAudit(before=before, after=after, difference=difference(before, after))
 
 
 def read_kernel_log(device: Path, before: KernelLog | None) -> KernelLog:
-    """The kernel's log from where it was before; without that, only where it is now.
-
-    Args:
-        device: the kernel's log device; reading it may need a privilege.
-        before: the earlier reading.
-    """
+    """Read the kernel's log, which may need a privilege, from an earlier reading on; without one, only its position."""
     try:
         descriptor = os.open(device, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -106,7 +94,7 @@ def _absent(reason: str) -> KernelLog:
 
 
 def _entries(descriptor: int) -> Iterator[tuple[int, str]]:
-    """Number and text of each line that the kernel still has; each read gives one."""
+    """Yield number and text of each line that the kernel still has; each read gives one."""
     while True:
         try:
             content = os.read(descriptor, _KMSG_BYTES)
@@ -146,12 +134,12 @@ def _throttle_counts(sys: Path) -> Iterator[tuple[str, int]]:
 def _available_memory(proc: Path) -> int:
     found = re.search(r"^MemAvailable:\s+(\d+) kB$", (proc / "meminfo").read_text(encoding="ascii"), re.MULTILINE)
     if found is None:
-        raise OSError(errno.ENODATA, f"{proc / 'meminfo'}: expected a line MemAvailable, saw none")
+        raise OSError(errno.ENODATA, f"{proc / 'meminfo'}: seen no line MemAvailable; expected one")
     return int(found[1]) * _KIBIBYTE
 
 
 def _text(path: Path) -> str:
-    """A small file of the kernel's; empty when the host has none or the sensor does not answer."""
+    """Return a small kernel file; empty if the host has none or the sensor does not answer."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at leased cards before and after a lease and records what is seen; ``analysis.idle`` judges it."""
+"""Takes snapshots of leased cards before and after a lease; ``analysis.idle`` judges them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_laguna.verdict import NotProvenError
 POLL_SECONDS = 0.25
 
 CLOCK_SECONDS = 1.0
-"""How much longer than its time a series of looks may take because two clocks differ."""
+"""Extra time for a series of snapshots, because two clocks differ."""
 
 
 def take_record(  # noqa: PLR0913 - each is a fact of its own
@@ -36,18 +36,12 @@ def take_record(  # noqa: PLR0913 - each is a fact of its own
     requirement: IdleRequirement,
     settle_seconds: float,
 ) -> IdleRecord:
-    """Wait for the cards' memory to come back, then take the looks that a campaign requires.
+    """Wait for the cards' memory to return, then take the snapshots of a campaign's idle requirement.
 
-    Args:
-        source: of the cards.
-        cards: the leased ones.
-        phase: before the first arm, or after the last.
-        token: the lease's.
-        requirement: how many looks over how long, and what memory is the baseline.
-        settle_seconds: how long memory may take to come back; the looks are taken in any case.
+    They are taken even if memory has not returned after ``settle_seconds``. ``token`` is the lease's.
 
     Raises:
-        NotProvenError: the cards cannot be looked at: without telemetry nothing is proven.
+        NotProvenError: the cards cannot be observed: without telemetry nothing is proven.
     """
     try:
         settling = settle(source, cards, token, requirement.memory_bytes, settle_seconds)
@@ -67,12 +61,12 @@ def take_record(  # noqa: PLR0913 - each is a fact of its own
 def settle(
     source: CardSource, cards: Sequence[Card], token: str, memory_bytes: int, deadline_seconds: float
 ) -> list[MemoryPoint]:
-    """The curve of the cards' memory until all are at the baseline, one cannot be read, or the time is over.
+    """Record the cards' memory until all are at the baseline, one cannot be read, or the time is over.
 
-    Memory comes back seconds after the process that held it is gone.
+    Memory returns seconds after its process has ended.
 
     Raises:
-        CardError: the cards cannot be looked at.
+        CardError: the cards cannot be observed.
     """
     start = time.monotonic()
     curve: list[MemoryPoint] = []
@@ -88,10 +82,10 @@ def settle(
 
 
 def look(source: CardSource, cards: Sequence[Card], token: str) -> Snapshot:
-    """One look at the cards and at the processes of the host.
+    """Take one snapshot of the cards and of the host's processes.
 
     Raises:
-        CardError: the cards cannot be looked at.
+        CardError: the cards cannot be observed.
     """
     utc = utc_now()
     seen = source.observe(cards, token)
@@ -100,9 +94,9 @@ def look(source: CardSource, cards: Sequence[Card], token: str) -> Snapshot:
 
 
 def _looks(source: CardSource, cards: Sequence[Card], token: str, requirement: IdleRequirement) -> list[Snapshot]:
-    """Evenly spread; the clock of the evidence decides whether they cover the time, so there may be one more.
+    """Take evenly spread snapshots; there may be one more, because the evidence's clock decides if they cover the time.
 
-    A clock that was set back covers no time for as long as it was set back: the monotonic one ends the looks.
+    A clock set back would cover no time for that long: the monotonic clock ends the series.
     """
     pause = requirement.seconds / max(requirement.snapshots - 1, 1)
     start = time.monotonic()
@@ -117,15 +111,7 @@ def _looks(source: CardSource, cards: Sequence[Card], token: str, requirement: I
 
 
 def check(source: CardSource, memory_bytes: int) -> Idle:
-    """One quick look, for a card whose last lease was not released.
-
-    Args:
-        source: of the card.
-        memory_bytes: the most that an idle card shows.
-
-    Returns:
-        A function from a card to why it is not idle, or to None when it is.
-    """
+    """Return a quick check, against a memory limit, for a card whose last lease was not released."""
 
     def why_not(card: Card) -> str | None:
         try:
@@ -134,11 +120,12 @@ def check(source: CardSource, memory_bytes: int) -> Idle:
             return str(error)
         if state.holders:
             holder = state.holders[0]
-            return f"process {holder.pid}, started at tick {holder.start_ticks}, holds it: {holder.command}"
+            process = f"process {holder.pid}, started at tick {holder.start_ticks}: {holder.command}"
+            return f"seen a holder, {process}; expected none"
         if state.memory_used_bytes is None:
-            return "it shows no memory"
+            return "seen no memory figure; expected one"
         if state.memory_used_bytes > memory_bytes:
-            return f"it uses {state.memory_used_bytes} bytes, idle at most {memory_bytes}"
+            return f"seen {state.memory_used_bytes} bytes in use; expected at most {memory_bytes}"
         return None
 
     return why_not

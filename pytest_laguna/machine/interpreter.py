@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks an engine's interpreter something, in a child that is thrown away and is given nothing of this environment."""
+"""Asks an engine's interpreter in a disposable child that inherits nothing of this environment."""
 
 from __future__ import annotations
 
@@ -17,13 +17,7 @@ class InterpreterError(MendableError):
 def ask(
     interpreter: Path, program: str, *, deadline_seconds: float, python: str = "python3"
 ) -> subprocess.CompletedProcess[str]:
-    """Have an interpreter run a program.
-
-    Args:
-        interpreter: a relative path is one from here.
-        program: its text.
-        deadline_seconds: how long it may take.
-        python: what such an interpreter is made with.
+    """Run a program text in an interpreter; ``python`` is the command that makes such an interpreter, for the remedy.
 
     Raises:
         InterpreterError: it cannot be run, or took longer.
@@ -42,10 +36,10 @@ def ask(
                 timeout=deadline_seconds,
             )
         except OSError as error:
-            found = f"{interpreter} cannot be run ({error.strerror})"
+            found = f"{interpreter}: seen {error.strerror}; expected a Python that runs"
             raise InterpreterError(found, f"{python} -m venv {interpreter.parent.parent}") from error
         except subprocess.TimeoutExpired as error:
-            found = f"{interpreter} imported no engine in {deadline_seconds} s"
+            found = f"{interpreter}: seen no engine imported in {deadline_seconds} s; expected one"
             raise InterpreterError(found, f"{interpreter} -X importtime -c 'import vllm'") from error
 
 
@@ -69,19 +63,19 @@ def unlisted():
     system = pathlib.Path(sysconfig.get_path("stdlib"))
     return [str(file) for file in started if file not in known and file.parent != system]
 """
-"""Of a program that is asked: the start files that rule ``start-files-known`` refuses, no RECORD listing a digest."""
+"""Part of a program: the start files refused by rule ``start-files-known``, with no digest in a RECORD."""
 
 _OF_VIRTUALENV = "_virtualenv.pth"
 
 
 def mend_unlisted(file: str) -> tuple[str, str]:
-    """What is said of a start file that no RECORD lists, and what is to be done."""
-    found = f"{file}: Python runs it when it starts, and no RECORD lists it; expected it away: gate 2 would be VOID"
+    """Return the finding and the remedy for a start file that no RECORD lists."""
+    found = f"{file}: seen a start file of Python's that no RECORD lists; expected none: gate 2 would be VOID"
     if Path(file).name == _OF_VIRTUALENV:
-        return found, f"rm {file} {Path(file).with_suffix('.py')}; they only mend old distutils"
+        return found, f"rm {file} {Path(file).with_suffix('.py')}; they only patch old distutils"
     return found, f"mv {file} elsewhere, or have pip install what needs it"
 
 
 def last_line(output: str) -> str:
-    """What a program said at last: libraries say this and that before it."""
+    """Last line of a program's output: libraries may print before it."""
     return output.strip().rpartition("\n")[2]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linux calls that the standard library lacks, or leaves out of a Python that was built on old kernel headers.
+"""Linux calls missing from the standard library, or from a Python built on old kernel headers.
 
-Signals go through pidfds because a pid may belong to another process by the time that it is used (Linux 5.3 or newer).
+Signals go through pidfds because a pid may belong to another process by the time of its use (Linux 5.3 or newer).
 The standard library and nothing of this project: the supervisor loads it before every child.
 """
 
@@ -20,17 +20,17 @@ _SYS_PIDFD_OPEN = 434
 
 
 def become_subreaper() -> None:
-    """Have every orphaned descendant of this process become its child."""
+    """Make every orphaned descendant of this process its child."""
     _checked(_LIBC.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), *_zeros(3)), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def die_with_parent(signal_number: int) -> None:
-    """Have the kernel send this process a signal when the thread that forked it ends; it outlives an exec."""
+    """Have the kernel send this process a signal when its forking thread ends; it outlives an exec."""
     _checked(_LIBC.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal_number), *_zeros(3)), "prctl(PR_SET_PDEATHSIG)")
 
 
 def open_process(pid: int) -> int:
-    """A descriptor that means this one process for ever, and is readable once it has ended; closed on exec.
+    """Open a descriptor of this one process for ever, readable once it has ended; closed on exec.
 
     Raises:
         ProcessLookupError: there is no such process.
@@ -39,11 +39,11 @@ def open_process(pid: int) -> int:
 
 
 def send_signal(descriptor: int, signal_number: int) -> None:
-    """Signal the process of a descriptor made by ``open_process``.
+    """Signal the process of a descriptor from ``open_process``.
 
     Raises:
         ProcessLookupError: it has ended.
-        PermissionError: it belongs to somebody else.
+        PermissionError: it belongs to another user.
     """
     call = ctypes.c_long(_SYS_PIDFD_SEND_SIGNAL)
     arguments = (ctypes.c_int(descriptor), ctypes.c_int(signal_number), None, ctypes.c_uint(0))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where leases live: one directory for the machine, with one file a card, which is locked and holds the record.
+"""The machine's one directory of leases, with one file a card, which is locked and holds the record.
 
-The place is the same for every user and depends on no environment: two sessions that look in different places would
-each find a card free. Every user may lock and write the files in it, and delete none of another's (sticky, as /tmp).
+Its place is the same for every user and depends on no environment: two sessions with different places would each find
+a card free. Every user may lock and write its files, and delete none of another's (sticky, as /tmp).
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ SHARED_DIRECTORY = 0o1777
 SHARED_FILE = 0o666
 
 BUSY_SECONDS = 0.05
-"""Whoever only looks at a lock holds it for microseconds; a lease that is not gone after this is a lease."""
+"""A lock taken only to look lasts microseconds; a lock still there after this is a lease."""
 
 RECORD_BYTES = 4096
 
 REASON_LETTERS = 400
-"""Of the line that says why a card is quarantined; the rest is in the attempt."""
+"""Length of a quarantine's reason in the record; the attempt has the rest."""
 
 _END_BYTES = 4 * REASON_LETTERS + 100
-"""What a record may grow by at its end: a reason, of at most four bytes a letter, and the time."""
+"""Room for the record's end: a reason, of at most four bytes a letter, and the time."""
 
 _RETRY_SECONDS = 0.005
 _IDENTITY = re.compile(r"[0-9A-Za-z][0-9A-Za-z:._-]{0,199}")
@@ -47,19 +47,19 @@ _SUFFIX = ".lease"
 
 
 class LeaseRecord(Schema):
-    """The last that is known of a card's lease; it outlives its owner.
+    """The last record of a card's lease; it outlives its owner.
 
     Attributes:
         identity: the card's.
-        state: ``held`` until the owner says otherwise; a free lock beside it means that the owner died.
-        reason: why it is quarantined, and empty otherwise.
+        state: ``held`` until the owner changes it; a free lock beside it means that the owner died.
+        reason: of a quarantine; empty otherwise.
         token: in the environment of everything that ran under the lease.
         attempt: the owner's attempt directory.
         owner_pid: the controller.
-        owner_start_ticks: when that process started, in clock ticks since the host did.
-        boot_id: of the host's start in which it was taken, and after a blank the owner's pid namespace.
-        taken: when.
-        ended: when it was released or quarantined; None while it is held.
+        owner_start_ticks: its start, in clock ticks since the host's.
+        boot_id: the host's start in which it was taken, a blank, and the owner's pid namespace.
+        taken: start of the lease.
+        ended: time of the release or quarantine; None while it is held.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-lease-v1"], pydantic.Field(alias="schema")] = "pytest-laguna-lease-v1"
@@ -76,12 +76,12 @@ class LeaseRecord(Schema):
 
     @property
     def boot(self) -> str:
-        """The host's start in which it was taken; nothing outlives that."""
+        """The host's start in which it was taken; no process outlives that."""
         return self.boot_id.partition(" ")[0]
 
     @property
     def pid_namespace(self) -> str:
-        """From where its processes can be seen; empty where that is not known."""
+        """Namespace that shows its processes; empty if unknown."""
         return self.boot_id.partition(" ")[2]
 
     def __str__(self) -> str:
@@ -90,7 +90,7 @@ class LeaseRecord(Schema):
 
 
 class LeaseDirectory:
-    """Opens the directory once and works relative to it, so that nobody can put another in its place meanwhile."""
+    """Opens the directory once and works relative to it, so that nobody can swap it meanwhile."""
 
     def __init__(self, path: Path | None = None) -> None:
         """Open it, or make it; the default is the machine's.
@@ -102,16 +102,16 @@ class LeaseDirectory:
         try:
             self._descriptor = self._open_or_make()
         except OSError as error:
-            found = f"{self.path}: {error.strerror}; expected a directory of every user"
+            found = f"{self.path}: seen {error.strerror}; expected a directory open to every user"
             raise LeaseError(found, "move away what is there") from error
         if not self._is_shared():
             mode = stat.S_IMODE(os.fstat(self._descriptor).st_mode)
             os.close(self._descriptor)
-            found = f"{self.path}: mode {mode:04o}; expected {SHARED_DIRECTORY:04o}, every user's"
+            found = f"{self.path}: seen mode {mode:04o}; expected {SHARED_DIRECTORY:04o}, every user's"
             raise LeaseError(found, f"chmod {SHARED_DIRECTORY:04o} {self.path}")
         if not self._keep():
             os.close(self._descriptor)
-            found = f"{self.path}: another process has locked the directory as a whole; expected locks on its files"
+            found = f"{self.path}: seen the whole directory locked by another process; expected locks on its files"
             raise LeaseError(found, f"end the process that lslocks shows for {self.path}")
 
     def _open_or_make(self) -> int:
@@ -125,7 +125,7 @@ class LeaseDirectory:
         return descriptor
 
     def _is_shared(self) -> bool:
-        """Whether it is open to every user; whoever is making it now has a moment for that."""
+        """True if open to every user; its maker gets ``BUSY_SECONDS`` to open it."""
         deadline = time.monotonic() + BUSY_SECONDS
         while stat.S_IMODE(os.fstat(self._descriptor).st_mode) != SHARED_DIRECTORY:
             if time.monotonic() >= deadline:
@@ -134,10 +134,10 @@ class LeaseDirectory:
         return True
 
     def _keep(self) -> bool:
-        """Have cleaners leave it alone, as they do while it is locked (systemd, "Using /tmp/ and /var/tmp/ Safely").
+        """Share-lock it against cleaners, which spare locked files (systemd, "Using /tmp/ and /var/tmp/ Safely").
 
         Returns:
-            Whether nobody keeps us from it; a cleaner that is at work has a moment to go on.
+            False if another process still keeps us from it after ``BUSY_SECONDS``.
         """
         deadline = time.monotonic() + BUSY_SECONDS
         while True:
@@ -149,11 +149,11 @@ class LeaseDirectory:
             time.sleep(_RETRY_SECONDS)
 
     def close(self) -> None:
-        """Close it; locks that were taken in it stay."""
+        """Close it; its locks stay."""
         os.close(self._descriptor)
 
     def lock(self, identity: str) -> int | None:
-        """Take a card's lock; returns the descriptor that holds it, or None when somebody else does.
+        """Take a card's lock and return its descriptor, or None if it is taken.
 
         Raises:
             LeaseError: the identity cannot be a file's name, or the lock file cannot be opened.
@@ -166,11 +166,11 @@ class LeaseDirectory:
             time.sleep(_RETRY_SECONDS)
 
     def share(self, identity: str) -> int | None:
-        """Keep a card from being taken while others may do the same; None when somebody holds its lock."""
+        """Keep a card from being taken, as others may too; None if its lock is held."""
         return self._try_lock(identity, fcntl.LOCK_SH)
 
     def is_held(self, identity: str) -> bool:
-        """Whether somebody holds a card's lock, without being in anybody's way for longer than this takes."""
+        """True if a card's lock is held; its own look obstructs others only for a moment."""
         descriptor = self.share(identity)
         if descriptor is None:
             return True
@@ -178,7 +178,7 @@ class LeaseDirectory:
         return False
 
     def keeps(self, identity: str, descriptor: int) -> bool:
-        """Whether a lock that was taken here still keeps others out: its file and this directory have their names."""
+        """True if this lock still keeps others out: its file and this directory have their names."""
         with contextlib.suppress(OSError):
             named = os.stat(_name(identity), dir_fd=self._descriptor, follow_symlinks=False)
             there = os.path.samestat(os.fstat(self._descriptor), self.path.stat(follow_symlinks=False))
@@ -186,7 +186,7 @@ class LeaseDirectory:
         return False
 
     def _open(self, identity: str, flags: int) -> int:
-        """Open a card's file; a pipe, which could hold us for ever, is refused without waiting for it.
+        """Open a card's file; a pipe, which could block for ever, is refused without waiting for it.
 
         Raises:
             FileNotFoundError: there is none.
@@ -199,10 +199,10 @@ class LeaseDirectory:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise LeaseError(f"{self.path / name}: {error.strerror}; expected a lease", "move it away") from error
+            raise LeaseError(f"{self.path / name}: seen {error.strerror}; expected a lease", "move it away") from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise LeaseError(f"{self.path / name}: not a regular file; expected a lease", "move it away")
+            raise LeaseError(f"{self.path / name}: seen no regular file; expected a lease", "move it away")
         return descriptor
 
     def _open_or_create(self, identity: str) -> int:
@@ -213,7 +213,7 @@ class LeaseDirectory:
             self._create(_name(identity))
 
     def _create(self, name: str) -> None:
-        """Make a card's file, unless somebody else just did; it gets its name when every user may write it."""
+        """Make a card's file unless it exists; it gets its name once every user may write it."""
         unnamed = f".{secrets.token_hex(8)}.new"
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -226,7 +226,8 @@ class LeaseDirectory:
                 os.close(descriptor)
                 os.unlink(unnamed, dir_fd=self._descriptor)
         except OSError as error:
-            raise LeaseError(f"{self.path / name}: {error.strerror}; expected a new lease", "see its disk") from error
+            found = f"{self.path / name}: seen {error.strerror}; expected a new lease"
+            raise LeaseError(found, "see its disk") from error
 
     def _try_lock(self, identity: str, operation: int) -> int | None:
         descriptor = self._open_or_create(identity)
@@ -241,14 +242,10 @@ class LeaseDirectory:
         return None
 
     def read(self, identity: str, *, patient: bool = True) -> LeaseRecord | None:
-        """A card's record; None when it was never leased here.
-
-        Args:
-            identity: the card's.
-            patient: whether somebody may be writing it at this moment.
+        """Return a card's record, or None if it was never leased here; if patient, wait out a writer.
 
         Raises:
-            LeaseError: it is damaged.
+            LeaseError: the record is damaged.
         """
         deadline = time.monotonic() + (BUSY_SECONDS if patient else 0)
         while True:
@@ -272,17 +269,17 @@ class LeaseDirectory:
             return None
         record = parse_model(files.parse_json(content, name), LeaseRecord, name)
         if record.identity != identity:
-            message = f"a record of card {record.identity}; expected one of {identity}"
+            message = f"seen a record of card {record.identity}; expected one of {identity}"
             raise UnusableEvidenceError(message)
         return record
 
     def identities(self) -> list[str]:
-        """Every card that was ever locked here, in the order of their names."""
+        """Every card ever locked here, sorted."""
         names = (entry.name.removesuffix(_SUFFIX) for entry in self._leases())
         return sorted(name for name in names if _IDENTITY.fullmatch(name))
 
     def strays(self) -> list[Path]:
-        """What is called a lease and can be no card's, in order: copies, for example; nobody is kept from anything."""
+        """Files named like leases, sorted, whose names fit no card: copies, for example; they block nobody."""
         return sorted(entry for entry in self._leases() if not _IDENTITY.fullmatch(entry.name.removesuffix(_SUFFIX)))
 
     def _leases(self) -> Iterator[Path]:
@@ -290,11 +287,11 @@ class LeaseDirectory:
 
 
 def write(descriptor: int, record: LeaseRecord) -> None:
-    """Replace the record in a lock file that this process holds, whole or not at all.
+    """Replace the record in a lock file held by this process, whole or not at all.
 
-    A record of a lease that is held leaves room for how it will end. It is one write of one page over the one before,
-    which a signal does not split. It is not flushed to the disk, which would take milliseconds: the processes that it
-    guards against do not survive a power cut either.
+    A held lease's record leaves room for its end. It is one write of one page over the one before, which no signal
+    splits. It is not flushed to the disk, which would take milliseconds: the processes it guards against end with a
+    power cut too.
 
     Raises:
         LeaseError: it does not fit, or could not be written.
@@ -303,16 +300,19 @@ def write(descriptor: int, record: LeaseRecord) -> None:
     content = files.canonical_json(record.canonical())
     limit = RECORD_BYTES - (_END_BYTES if record.state == "held" else 0)
     if len(content) > limit:
-        raise LeaseError(f"{where}: {len(content)} bytes; expected at most {limit}", "shorten --sealed-root")
+        raise LeaseError(f"{where}: seen {len(content)} bytes; expected at most {limit}", "shorten --sealed-root")
     try:
         written = os.pwrite(descriptor, content.ljust(RECORD_BYTES), 0)
     except OSError as error:
-        raise LeaseError(f"{where}: not written ({error.strerror})", "make room on its disk") from error
+        found = f"{where}: seen {error.strerror}; expected {RECORD_BYTES} bytes written"
+        raise LeaseError(found, "make room on its disk") from error
     if written != RECORD_BYTES:
-        raise LeaseError(f"{where}: {written} of {RECORD_BYTES} bytes written", "make room on its disk")
+        found = f"{where}: seen {written} bytes written; expected {RECORD_BYTES}"
+        raise LeaseError(found, "make room on its disk")
 
 
 def _name(identity: str) -> str:
     if not _IDENTITY.fullmatch(identity):
-        raise LeaseError(f"card {identity!r}: expected letters, digits and : . _ - only", "ask for it by its number")
+        found = f"card identity: seen {identity!r}; expected letters, digits and : . _ - only"
+        raise LeaseError(found, "ask for it by its number")
     return f"{identity}{_SUFFIX}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exclusive leases of cards, held by the controller as kernel file locks: they end with it, however it ends.
 
-A free lock on a record that was not released is stale: its owner died, or gave the card up because something was left
-on it. Such a card is quarantined until nothing bears the old lease's token any more and the card is idle.
+A free lock on a record without a release is stale: its owner died, or gave the card up with something left on it. The
+card is then quarantined until no process bears the old lease's token and the card is idle.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from pytest_laguna.machine.lease_directory import REASON_LETTERS, LeaseDirectory
 from pytest_laguna.machine.sweep import Sweep
 
 Sweeper: TypeAlias = Callable[[str], Sweep]
-"""Ends whatever bears a token; the lease is given only when nothing survives."""
+"""Ends every bearer of a token; the lease is given only when nothing survives."""
 
 Idle: TypeAlias = Callable[[Card], str | None]
-"""Why a card is not idle; None when it is."""
+"""Returns the reason why a card is not idle, or None."""
 
 
 class Lease:
-    """A hold on cards. It ends with ``release`` after the proof that nothing is left; every other end quarantines.
+    """A hold on cards: ``release`` ends it after the proof that nothing is left; any other end quarantines.
 
     Attributes:
         cards: in the order asked for.
-        token: 32 random hexadecimal digits, for the environment of everything that runs under the lease.
-        cleared: the stale records that were swept to give this lease.
+        token: 32 random hexadecimal digits, in the environment of everything under the lease.
+        cleared: the stale records swept to give this lease.
     """
 
     def __init__(
@@ -48,7 +48,6 @@ class Lease:
         records: Sequence[LeaseRecord],
         cleared: Sequence[LeaseRecord],
     ) -> None:
-        """Take over the locks; ``acquire`` is what makes leases."""
         self.cards: tuple[Card, ...] = tuple(cards)
         self.token: str = records[0].token
         self.cleared: tuple[LeaseRecord, ...] = tuple(cleared)
@@ -57,26 +56,26 @@ class Lease:
         self._records = tuple(records)
 
     def release(self) -> None:
-        """End it well: the next owner needs neither sweep nor proof.
+        """Release the cards: the next owner needs neither sweep nor proof.
 
         Raises:
-            LeaseError: it has ended, or was lost; what is still held of it is released all the same.
+            LeaseError: the lease has ended or was lost; cards still held are released all the same.
         """
         self._end("released", "")
 
     def quarantine(self, reason: str) -> None:
-        """Give the cards up with something left on them; ``reason`` is one line, and cut where it is long.
+        """Give the cards up with something left on them; ``reason`` is one line, cut to ``REASON_LETTERS``.
 
         Raises:
-            LeaseError: it has ended, or was lost; what is still held of it is quarantined all the same.
+            LeaseError: the lease has ended or was lost; cards still held are quarantined all the same.
         """
         self._end("quarantined", files.printable(reason)[:REASON_LETTERS])
 
     def check(self) -> None:
-        """See that nobody can hold these cards beside us: a lock is worth nothing once its file has lost its name.
+        """Confirm that nobody else can hold these cards: a lock protects nothing once its file is renamed or deleted.
 
         Raises:
-            LeaseError: somebody deleted, replaced or rewrote a lease file; the line names the card.
+            LeaseError: a lease file was deleted, replaced or rewritten; the line names the card.
         """
         for descriptor, record in zip(self._locks, self._records, strict=True):
             self._check(descriptor, record)
@@ -84,14 +83,14 @@ class Lease:
     def _check(self, descriptor: int, record: LeaseRecord) -> None:
         identity, path = record.identity, self._directory.path
         if not self._directory.keeps(identity, descriptor) or self._directory.read(identity) != record:
-            found = (
-                f"card {identity}: its lease in {path} was deleted or is another's; another session may have run on it"
-            )
-            raise LeaseError(found, "leave the files there alone while a gate runs, and run it again")
+            found = f"card {identity}: seen its lease in {path} deleted or replaced; expected this session's"
+            remedy = "leave the files there alone while a gate runs, and run it again: another session may have used it"
+            raise LeaseError(found, remedy)
 
     def _end(self, state: Literal["released", "quarantined"], reason: str) -> None:
         if not self._locks:
-            raise LeaseError(f"the lease of {[card.identity for card in self.cards]} has ended", "end it once")
+            subject = f"lease of {[card.identity for card in self.cards]}"
+            raise LeaseError(f"{subject}: seen a second end; expected one", "end it once")
         lost: LeaseError | None = None
         try:
             for descriptor, record in zip(self._locks, self._records, strict=True):
@@ -122,20 +121,14 @@ def acquire(
 ) -> Lease:
     """Lease all of these cards or none, in the order of their identities, so that no two sessions wait for each other.
 
-    Args:
-        cards: at least one.
-        attempt: the attempt directory that they are for.
-        sweep: ends what a stale lease left running.
-        idle: looks at a card whose lease is stale.
-        directory: where leases live; the default is the machine's place.
-
     Raises:
-        LeaseError: a card is leased, or stale and not clean, or processes are hidden from us; the line names the owner
-            and what to do.
+        LeaseError: a card is leased, or stale and not clean, or other users' processes are hidden; the line names the
+            owner and a remedy.
     """
     _check_sight()
     if not cards or len(set(cards)) != len(cards):
-        raise LeaseError(f"cards {[card.identity for card in cards]}: expected one or more", "name each card once")
+        seen = [card.identity for card in cards]
+        raise LeaseError(f"cards: seen {seen}; expected one or more, each once", "name each card once")
     place = LeaseDirectory(directory)
     with contextlib.ExitStack() as undo:
         undo.callback(place.close)
@@ -154,10 +147,10 @@ def acquire(
 
 
 def _check_sight() -> None:
-    """See that no user's processes are hidden from us: what a stale lease left could be neither ended nor seen."""
+    """Refuse a hidden process table: processes left by a stale lease could be neither seen nor ended."""
     option = visibility.hidden_by()
     if option is not None:
-        found = f"/proc is mounted with {option}, which hides what other users run on the cards"
+        found = f"/proc: seen the mount option {option}, which hides other users' processes; expected all visible"
         raise LeaseError(found, "mount -o remount,hidepid=0 /proc, or run as root")
 
 
@@ -165,22 +158,23 @@ def _lock(place: LeaseDirectory, card: Card) -> int:
     descriptor = place.lock(card.identity)
     if descriptor is None:
         record = place.read(card.identity)
-        owner = str(record) if record is not None and _owner_lives(record) else "by a session that is just taking it"
-        raise LeaseError(f"card {card} is leased: {owner}", "wait for that session, or choose other --cards")
+        owner = str(record) if record is not None and _owner_lives(record) else "by a session that is taking it now"
+        found = f"card {card}: seen leased, {owner}; expected free"
+        raise LeaseError(found, "wait for that session, or choose other --cards")
     return descriptor
 
 
 def _owner_lives(record: LeaseRecord) -> bool:
-    """Whether the holder that a record names is there; beside a taken lock it may be a record of the lease before."""
+    """True if the recorded holder is alive; beside a taken lock the record may be the previous lease's."""
     owner = descent.find(record.owner_pid)
     there = owner is not None and owner.start_ticks == record.owner_start_ticks
     return record.state == "held" and there and record.boot == visibility.boot_id()
 
 
 def _clear(place: LeaseDirectory, cards: Sequence[Card], sweep: Sweeper, idle: Idle) -> list[LeaseRecord]:
-    """See that nothing is left of stale leases; the records stay as they are until the new lease's replace them.
+    """Sweep stale leases and return those of ``cards``; their records stay until the new lease's replace them.
 
-    Those of all cards are swept, since what runs on beside a measurement disturbs it on whatever card it runs.
+    All cards' stale leases are swept: a process left on any card disturbs a measurement.
     """
     found = [(card, place.read(card.identity)) for card in cards]
     stale = [(card, record) for card, record in found if record is not None and record.state != "released"]
@@ -197,26 +191,28 @@ def _clear(place: LeaseDirectory, cards: Sequence[Card], sweep: Sweeper, idle: I
 
 
 def _check_owners(place: LeaseDirectory, stale: Sequence[LeaseRecord]) -> None:
-    """See that the holders that records name are gone: an editor's new file has a free lock beside a live lease."""
+    """Refuse a record whose owner lives: an editor's new file has a free lock beside a live lease."""
     for record in stale:
         if _owner_lives(record):
             owner = record.owner_pid
-            found = f"card {record.identity}: its lease in {place.path} was replaced while process {owner} holds it"
+            subject = f"card {record.identity}: seen its lease in {place.path} replaced while process {owner} holds it"
+            found = f"{subject}; expected the file in place"
             raise LeaseError(found, "leave the files there alone; wait until that process has ended")
 
 
 def _of_this_start(place: LeaseDirectory, stale: Sequence[LeaseRecord]) -> list[LeaseRecord]:
-    """The stale records of which something may run on: nothing outlives the host's start in which it ran.
+    """Stale records since the host's last start: no process outlives it.
 
     Raises:
-        LeaseError: one is of another pid namespace, whose processes are not seen from this one.
+        LeaseError: a record is from another pid namespace, whose processes are invisible here.
     """
     started, here = visibility.boot_id(), visibility.pid_namespace()
     recent = [record for record in stale if record.boot == started]
     for record in recent:
         if here not in {record.pid_namespace, visibility.INITIAL_NAMESPACE}:
             there = record.pid_namespace or "an unknown one"
-            found = f"card {record.identity} is quarantined: its last lease is of {there}, whose processes {here} hides"
+            subject = f"card {record.identity} is quarantined: seen its last lease in {there}"
+            found = f"{subject}; expected one whose processes {here} shows"
             mend = f"start a gate there or on the host, or see that nothing is left and delete its file in {place.path}"
             raise LeaseError(found, mend)
     return recent
@@ -225,7 +221,7 @@ def _of_this_start(place: LeaseDirectory, stale: Sequence[LeaseRecord]) -> list[
 def _others(
     place: LeaseDirectory, own: Collection[str], shared: contextlib.ExitStack
 ) -> tuple[list[LeaseRecord], set[str]]:
-    """The stale records of other cards, which nobody can take until ``shared`` ends, and the tokens of live leases."""
+    """Stale records of other cards, locked until ``shared`` ends, and the tokens of live leases."""
     stale: list[LeaseRecord] = []
     live: set[str] = set()
     for identity in place.identities():
@@ -248,25 +244,24 @@ def _others(
 
 
 def _sweep_all(stale: Sequence[LeaseRecord], live: Collection[str], sweep: Sweeper) -> None:
-    """End what bears the token of a stale record, and nothing that bears a live lease's."""
+    """End the bearers of stale records' tokens, and never a live lease's."""
     for token in sorted({record.token for record in stale}):
         quarantined = [record.identity for record in stale if record.token == token]
         if token in live:
-            what = f"cards {quarantined}: their last record bears the token of a lease that is held"
+            what = f"cards {quarantined}: seen the token of a held lease in their last record; expected another"
             raise LeaseError(what, "see that no process is left on them, then delete their files there")
         survivors = sweep(token).survivors
         if survivors:
             left = survivors[0]
-            what = (
-                f"cards {quarantined} are quarantined: process {left.pid} of their last lease survives: {left.command}"
-            )
-            raise LeaseError(what, f"see /proc/{left.pid}; a process that is stuck in the kernel ends with the host")
+            subject = f"cards {quarantined} are quarantined"
+            what = f"{subject}: seen process {left.pid} of their last lease alive ({left.command}); expected it ended"
+            raise LeaseError(what, f"see /proc/{left.pid}; a process stuck in the kernel ends with the host")
 
 
 def _records(cards: Sequence[Card], attempt: Path) -> list[LeaseRecord]:
     own = descent.find(os.getpid())
     if own is None:
-        raise LeaseError(f"/proc/{os.getpid()}/stat: expected this process, saw nothing", "mount /proc")
+        raise LeaseError(f"/proc/{os.getpid()}/stat: seen nothing; expected this process", "mount /proc")
     token = secrets.token_hex(descent.TOKEN_DIGITS // 2)
     boot_id = f"{visibility.boot_id()} {visibility.pid_namespace()}"
     return [
@@ -288,24 +283,19 @@ def _records(cards: Sequence[Card], attempt: Path) -> list[LeaseRecord]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LeaseState:
-    """A lease as somebody else sees it.
-
-    Attributes:
-        record: the last that is known.
-        held: whether its lock is taken.
-    """
+    """A lease from outside its session: the last record, and ``held`` while its lock is taken."""
 
     record: LeaseRecord
     held: bool
 
     @property
     def stale(self) -> bool:
-        """Whether the card is quarantined until a sweep and an idle proof."""
+        """True if the card is quarantined until a sweep and an idle proof."""
         return not self.held and self.record.state != "released"
 
 
 def states(directory: Path | None = None) -> list[LeaseState]:
-    """Every card that was ever leased here and whose record can be read, by identity.
+    """Leases of every card ever leased here with a readable record, by identity.
 
     Raises:
         LeaseError: the directory is not as it should be.
@@ -320,7 +310,7 @@ def states(directory: Path | None = None) -> list[LeaseState]:
 
 
 def defects(directory: Path | None = None) -> list[LeaseError]:
-    """Why cards cannot be leased until somebody deletes what is in their lease's place, by identity.
+    """Reasons why cards cannot be leased until somebody deletes a damaged lease file, by identity.
 
     Raises:
         LeaseError: the directory is not as it should be.
@@ -337,7 +327,7 @@ def defects(directory: Path | None = None) -> list[LeaseError]:
 
 
 def strays(directory: Path | None = None) -> list[Path]:
-    """What lies among the leases, is called one and can be none.
+    """Files among the leases named like one that can belong to no card.
 
     Raises:
         LeaseError: the directory is not as it should be.

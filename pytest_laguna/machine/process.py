@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controller's side of a supervised child: start it, stop it, and learn what became of it and of all below it."""
+"""The controller's side of a supervised child: start, stop, and the record of the end of its whole tree."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from pytest_laguna.machine.sweep import sweep
 from pytest_laguna.verdict import NotProvenError
 
 START_SECONDS = 60.0
-"""How long a supervisor may take from its exec to its child's; it is milliseconds unless the host is stuck."""
+"""Limit from a supervisor's exec to its child's: milliseconds unless the host is stuck."""
 
 MARGIN_SECONDS = 30.0
-"""What a supervisor may take beyond the times that it was given, before it counts as lost."""
+"""Time beyond its limits before a supervisor counts as lost."""
 
 SWEEP_SECONDS = 10.0
 
@@ -37,11 +37,11 @@ _PROGRAM = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from pytest_laguna.machine.supervisor import main; main(int(sys.argv[2]))"
 )
-"""As a module, because a script would be compiled anew at each start; last on the path, so that it shadows nothing."""
+"""A module, because a script would be compiled at each start; last on the path, so that it shadows nothing."""
 
 
 class ProcessError(NotProvenError):
-    """A child that could not be started, or of whose end nothing is known: what it was to show is missing."""
+    """A child could not be started, or its end is unknown: its evidence is missing."""
 
 
 def run(command: Command, token: str) -> ProcessRecord:
@@ -53,12 +53,12 @@ def run(command: Command, token: str) -> ProcessRecord:
 class SupervisedProcess:
     """A child under a supervisor, for use with ``with``: it starts on entry, and on exit nothing of it is left.
 
-    Leaving the block in whatever way, an interrupt included, stops a child that still runs by its ladder; an interrupt
-    of the ladder kills everything at once. A thread waits for the result: a supervisor that is killed is noticed at
-    once, whatever the controller does, and every bearer of the token is killed.
+    Leaving the block in any way, an interrupt included, stops a running child by its ladder; an interrupt of the ladder
+    kills everything at once. A thread waits for the result: it notices a killed supervisor at once, even if the
+    controller is busy, and kills every bearer of the token.
 
     Attributes:
-        pid: of the child; of use for looking at it, and not for signalling it.
+        pid: of the child; to look at it, not to signal it.
         supervisor_pid: of its supervisor.
     """
 
@@ -66,14 +66,10 @@ class SupervisedProcess:
     supervisor_pid: int
 
     def __init__(self, command: Command, token: str) -> None:
-        """Prepare, and start nothing yet.
-
-        Args:
-            command: what to run, and within which bounds.
-            token: the lease's, from ``new_token``. Should the supervisor be lost, every bearer is killed.
+        """Prepare without a start; every bearer of the token is killed if the supervisor is lost.
 
         Raises:
-            ValueError: the token is none.
+            ValueError: the token has another form.
         """
         check_token(token)
         self._command = command
@@ -101,11 +97,11 @@ class SupervisedProcess:
             raise
         if not heard:
             self._abandon(patience_seconds=0)
-        failure = self._failure if heard else f"its supervisor said nothing for {START_SECONDS:g} s"
+        failure = self._failure if heard else f"nothing from its supervisor for {START_SECONDS:g} s"
         if failure:
             self._wait_for_end(MARGIN_SECONDS)
             where = f"{self._command.argv[0]} in {self._command.directory}"
-            message = f"{where}: could not be run: {failure}"
+            message = f"{where}: seen {failure}; expected a running program"
             raise ProcessError(message)
         return self
 
@@ -116,11 +112,11 @@ class SupervisedProcess:
         self.stop()
 
     def wait(self) -> ProcessRecord:
-        """Wait until the child and all below it have ended; its deadline bounds the time."""
+        """Wait until the child and all below it have ended; the deadline bounds the time."""
         return self._wait(self._longest_seconds())
 
     def stop(self) -> ProcessRecord:
-        """End the child by its ladder, in whatever phase it is; the result if it has ended already."""
+        """End the child by its ladder, in any phase; return its record, also if it has ended already."""
         try:
             if not self._ended.is_set():
                 self._tell_to_stop()
@@ -130,7 +126,7 @@ class SupervisedProcess:
             raise
 
     def _stop_start(self) -> None:
-        """End a start that did not come to its end in the way that any other phase is ended."""
+        """End a start that did not complete, as in any other phase."""
         if self._thread is None:
             self._connection.close()  # nobody has the request yet: a supervisor that waits for it ends
             self._ended.set()
@@ -181,7 +177,7 @@ class SupervisedProcess:
         }
 
     def _watch(self) -> None:
-        """The thread: hear the supervisor out, and sweep when it ends without a result."""
+        """The thread: read the supervisor's messages, and sweep if it ends without a result."""
         started_at = time.monotonic()
         try:
             first = self._receive()
@@ -200,11 +196,11 @@ class SupervisedProcess:
             self._running.set()
 
     def _receive(self) -> dict[str, Any] | None:
-        """One message; nothing when the supervisor has ended."""
+        """Return one message, or None if the supervisor has ended."""
         try:
             packet = self._connection.recv(supervisor.PACKET_BYTES)
-        except ConnectionResetError:  # it ended before it read our word to stop, of which the kernel tells first
-            packet = self._connection.recv(supervisor.PACKET_BYTES)  # what it had said by then
+        except ConnectionResetError:  # it ended before it read our stop message, which the kernel reports first
+            packet = self._connection.recv(supervisor.PACKET_BYTES)  # its message before that
         message: dict[str, Any] | None = marshal.loads(packet) if packet else None  # noqa: S302 - our own child's
         return message
 
@@ -223,7 +219,7 @@ class SupervisedProcess:
         )
 
     def _supervisor_error(self) -> str:
-        """The last line that a supervisor wrote before it ended without a word."""
+        """Last line of a supervisor that ended without a message."""
         lines = (self._command.directory / "stderr.log").read_text(errors="replace").splitlines()
         code = self._process.wait()
         how = f", by {exit_words(code)}" if code < 0 else ""
@@ -234,15 +230,15 @@ class SupervisedProcess:
         return command.deadline_seconds + command.settle_seconds + command.ladder.seconds + MARGIN_SECONDS
 
     def _wait(self, seconds: float) -> ProcessRecord:
-        """The result, once it is there."""
         self._wait_for_end(seconds)
         if self._record is None:
-            message = f"{self._command.argv[0]} in {self._command.directory}: its supervisor gave no usable result"
+            where = f"{self._command.argv[0]} in {self._command.directory}"
+            message = f"{where}: seen no usable result from its supervisor; expected one"
             raise ProcessError(message)
         return self._record
 
     def _wait_for_end(self, seconds: float) -> None:
-        """Wait; a supervisor that keeps us waiting longer is stuck: it is killed, and the thread sweeps."""
+        """Wait for the end; a supervisor that takes longer is stuck and killed, and the thread sweeps."""
         if not self._ended.wait(seconds):
             self._process.kill()
             self._ended.wait(SWEEP_SECONDS + MARGIN_SECONDS)
@@ -252,13 +248,13 @@ class SupervisedProcess:
             self._connection.send(b"stop")
 
     def _abandon(self, patience_seconds: float | None = None) -> None:
-        """Hang up, which has the supervisor kill everything at once, and wait for that."""
+        """Hang up, so that the supervisor kills everything at once, and wait for that."""
         with contextlib.suppress(OSError):  # it has ended in this moment
             self._connection.shutdown(socket.SHUT_WR)
         self._wait_for_end(self._command.ladder.kill_seconds if patience_seconds is None else patience_seconds)
 
 
 def _supervisor_environment(token: str) -> dict[str, str]:
-    """The token, and what this interpreter itself may need to load its own libraries."""
+    """The token, and the variable by which this interpreter may load its own libraries."""
     kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
     return kept | {descent.TOKEN_VARIABLE: token}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes described for the evidence, and which of them are inference workers."""
+"""Describes processes for the evidence, and recognises inference workers."""
 
 from __future__ import annotations
 
@@ -18,51 +18,45 @@ PROC = Path("/proc")
 LEASE_TOKEN = "lease token"  # noqa: S105 - what is seen, not the token
 WORKER_PREFIXES = ("VLLM::", "ray::")
 WORKER_TITLES = ("VLLM::EngineCore", "VLLM::Worker", "ray::")
-"""What vLLM's and Ray's children call themselves: in place of their arguments, and cut to 15 bytes as their name."""
+"""Titles of vLLM's and Ray's children: in place of their arguments, and cut to 15 bytes as their name."""
 VLLM_COMMANDS = frozenset({"bench", "run-batch", "serve"})
 """Commands of vLLM's program that run an engine or load one."""
 WORKER_MODULES = ("torch.distributed.launch", "torch.distributed.run", "vllm.entrypoints.")
 STARTERS = frozenset({"run", "uv"})
-"""What may stand before the program that is meant and stays there: ``env``, ``nice`` and the like become it."""
+"""Programs that stay in front of the one they start; ``env``, ``nice`` and the like become it."""
 
 _COMMAND_LIMIT = 4096
 _LETTERS = "-[bBdEhiIOPqRsSuvVx?]*"
 _MODULE = re.compile(f"{_LETTERS}m(.*)", re.DOTALL)
 _TAKES_NEXT = re.compile(f"{_LETTERS}[WX]")
-"""Python's options (``python3 --help``): letters that take nothing may stand before one that takes the rest."""
+"""Python's options (``python3 --help``): letters without a value may precede one that takes the rest."""
 
 
 def arguments(pid: int) -> list[str]:
-    """A process's arguments; empty for kernel threads and for processes that are gone."""
-    # A process that gave itself a title leaves zeros behind it.
+    """Return a process's arguments; empty for kernel threads and ended processes."""
+    # A process with a title of its own leaves zeros behind it.
     content = _read(pid, "cmdline").rstrip(b"\0")
     return os.fsdecode(content).split("\0") if content else []
 
 
 def name(pid: int) -> str:
-    """A process's short name; empty when it is gone."""
+    """Return a process's short name; empty once it has ended."""
     return os.fsdecode(_read(pid, "comm")).rstrip("\n")
 
 
 def environment(pid: int) -> dict[str, str]:
-    """What a process was started with; empty when it may not be read, or a title was written over it."""
+    """Return a process's first environment; empty if it may not be read or a title was written over it."""
     pairs = (os.fsdecode(entry).partition("=") for entry in _read(pid, "environ").split(b"\0") if entry)
     return {key: value for key, _, value in pairs}
 
 
 def bearers(token: str | None) -> frozenset[int]:
-    """The pids that bear a lease's token; none without a lease."""
+    """Pids of the bearers of a lease's token; none without a lease."""
     return frozenset() if token is None else frozenset(process.pid for process in descent.bearers(token))
 
 
 def see(pid: int, seen_by: str, of_lease: Collection[int]) -> SeenProcess:
-    """Describe a process for the evidence; one that is gone, or in another pid namespace, keeps its pid.
-
-    Args:
-        pid: the process.
-        seen_by: what showed it.
-        of_lease: the pids that bear the lease's token.
-    """
+    """Describe a process for the evidence; one that has ended, or in another pid namespace, keeps its pid."""
     process = descent.find(pid)
     words = arguments(pid)
     return SeenProcess(
@@ -75,11 +69,7 @@ def see(pid: int, seen_by: str, of_lease: Collection[int]) -> SeenProcess:
 
 
 def find_workers(token: str | None) -> list[SeenProcess]:
-    """Inference workers on the host, and whatever bears the lease's token; own ancestors are left out.
-
-    Args:
-        token: the lease's token; None when there is no lease.
-    """
+    """Inference workers on the host, and all bearers of the lease's token, without our own ancestors."""
     return list(_workers(bearers(token)))
 
 
@@ -96,13 +86,9 @@ def _workers(of_lease: frozenset[int]) -> Iterator[SeenProcess]:
 
 
 def worker_pattern(comm: str, words: Sequence[str]) -> str | None:
-    """What makes a process an inference worker; None when nothing does.
+    """Return the pattern by which a process is an inference worker, or None.
 
     Source of the patterns: the laboratory's published worker proof, and the other ways to start the same programs.
-
-    Args:
-        comm: its short name.
-        words: its arguments.
     """
     for prefix in WORKER_PREFIXES:
         if comm.startswith(prefix):
@@ -133,7 +119,7 @@ def _is_starter(program: str) -> bool:
 
 
 def _modules(words: Sequence[str], programs: Sequence[str]) -> Iterator[str]:
-    """What Python is told to run with ``-m``, be it one word or two, or behind other letters."""
+    """Yield the modules of Python's ``-m``, in one word or two, or behind other letters."""
     python = next((index for index, program in enumerate(programs) if program.startswith("python")), len(words))
     for option, following in itertools.pairwise([*words[python:], ""]):
         module = _MODULE.fullmatch(option)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source of a lane's cards."""
+"""Chooses the source of a lane's cards."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SLOT = r"(?:cpu-slot-)?(\d{1,9})"
 
 
 def card_source(lane: str, requested: Sequence[str]) -> CardSource:
-    """The cards of a lane; the cpu lane has as many slots as the request needs, and at least one a core.
+    """Return the source of a lane's cards; the cpu lane has at least one slot a core.
 
     Args:
         lane: ``cpu``, ``cuda`` or ``xpu``.
-        requested: the entries of ``--cards``, and of the cpu lane's mask.
+        requested: the entries of ``--cards``, and of the cpu lane's mask: there are slots for each.
 
     Raises:
-        CardError: there is no such lane.
+        CardError: the lane is unknown.
     """
     if lane == "cpu":
         numbers = [int(found[1]) + 1 for entry in requested if (found := re.fullmatch(SLOT, entry))]
@@ -34,4 +34,4 @@ def card_source(lane: str, requested: Sequence[str]) -> CardSource:
         return CudaCards()
     if lane == "xpu":
         return XpuCards()
-    raise CardError(f"lane {lane} is unknown", f"choose of {', '.join(LANES)}")
+    raise CardError(f"lane: seen {lane}; expected one of {', '.join(LANES)}", "choose one of them")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds on which file system and on which disk a path lies, from the kernel's files.
+"""Finds the file system and disk of a path in the kernel's files.
 
 Sources: ``proc_pid_mountinfo(5)``; Linux ``Documentation/ABI/testing/sysfs-devices-removable`` and
 ``Documentation/ABI/testing/sysfs-block``.
@@ -19,12 +19,12 @@ from pytest_laguna.evidence.placement import BlockDevice, Place, Purpose
 from pytest_laguna.machine.errors import CardError
 
 _REMOVABLE = frozenset({"1", "removable"})
-"""A disk says ``1``, and a device of PCI or USB ``removable``."""
+"""``1`` is a disk's value, ``removable`` a PCI or USB device's."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Mount:
-    """One line of mountinfo that matters here."""
+    """One line of mountinfo, as far as it is used."""
 
     point: str
     device: str
@@ -33,13 +33,7 @@ class _Mount:
 
 
 def used_places(settings: LaneSettings, sealed_root: Path, project: Path) -> dict[Purpose, Path]:
-    """Everything of a gate whose place a campaign may ask after; models that a campaign makes are temporary files.
-
-    Args:
-        settings: the lane's.
-        sealed_root: of the evidence.
-        project: that the campaign's relative paths start from.
-    """
+    """Paths by purpose on which a campaign may set a storage rule; generated models lie among the temporary files."""
     places: dict[Purpose, Path] = {"evidence": sealed_root, "temporary": Path(tempfile.gettempdir())}
     model = None if settings.engine is None else settings.engine.model
     if isinstance(model, ModelFolders):
@@ -50,13 +44,7 @@ def used_places(settings: LaneSettings, sealed_root: Path, project: Path) -> dic
 def find_place(
     purpose: Purpose, path: Path, *, sys: Path = Path("/sys"), mounts: Path = Path("/proc/self/mountinfo")
 ) -> Place:
-    """Where a path lies.
-
-    Args:
-        purpose: what lies there.
-        path: need not exist yet.
-        sys: where the kernel's device files are.
-        mounts: where it lists what is mounted.
+    """Return the file system and disk of a path, which need not exist yet.
 
     Raises:
         CardError: the list of mounts cannot be read, or has no mount for the path.
@@ -66,11 +54,11 @@ def find_place(
     try:
         listed = [_mount(line) for line in mounts.read_text(errors="surrogateescape").splitlines()]
     except (OSError, ValueError) as error:
-        found = f"{mounts}: cannot be read ({error}); expected the kernel's list of mounts"
+        found = f"{mounts}: seen {error}; expected the kernel's list of mounts"
         raise CardError(found, "mount /proc") from error
     holding = [mount for mount in listed if real.is_relative_to(mount.point)]
     if not holding:
-        raise CardError(f"{mounts}: lists no mount that holds {real}", "compare with findmnt")
+        raise CardError(f"{mounts}: seen no mount that holds {real}; expected one", "compare with findmnt")
     deepest = max(len(Path(mount.point).parts) for mount in holding)
     mount = [mount for mount in holding if len(Path(mount.point).parts) == deepest][-1]  # it covers those before it
     return Place(
@@ -92,12 +80,12 @@ def _mount(line: str) -> _Mount:
 
 
 def _unescaped(text: str) -> str:
-    """Blanks, tabs, line feeds and backslashes are octal in mountinfo."""
+    """Undo the octal escapes of mountinfo: blanks, tabs, line feeds and backslashes."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 
 def _hardware(sys: Path, entry: Path) -> Iterator[BlockDevice]:
-    """The disks that a block device ends in: a volume or a mirror lists what it is made of."""
+    """Yield the disks under a block device: a volume or a mirror lists its parts."""
     if not entry.exists():
         return
     device = entry.resolve()

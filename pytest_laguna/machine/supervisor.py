@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program between a controller and one child: it lives longer than either, and nothing of the child outlives it.
+"""The program between a controller and one child: it outlives both, and nothing of the child outlives it.
 
 It is a child subreaper, so every orphan below it becomes its own child, whatever sessions and double forks it went
-through; when the kernel says that it has no child left, none is left. It starts the child in a session of its own and
-waits for the first of these: the child has ended, the controller asks to stop, the deadline or the memory limit is
-reached, the controller is gone. All but the last lead to one ladder: interrupt, terminate, kill, each sent to every
-process of the tree, the next when its seconds are over and the tree is not empty. When the controller is gone
-everything is killed at once: nobody is left who could use what a child may still write.
+through; once the kernel reports no child, none is left. It starts the child in a session of its own and waits for the
+first of these: the child has ended, the controller asks to stop, the deadline or the memory limit is reached, the
+controller is gone. All but the last lead to one ladder: interrupt, terminate, kill, each sent to every process of the
+tree, the next when its seconds are over and the tree is not empty. When the controller is gone everything is killed at
+once: nobody is left to use the child's output.
 
-The memory limit is a sum over the tree that is polled. ``RLIMIT_AS`` counts address space, of which torch reserves far
-more than it uses, and each process by itself; a control group needs rights that containers and CI do not give.
+The memory limit is a polled sum over the tree. ``RLIMIT_AS`` counts address space, of which torch reserves far more
+than it uses, and each process by itself; a control group needs rights that containers and CI do not give.
 
 ``json``, ``socket``, ``dataclasses`` and ``subprocess`` are not imported: they would double the cost of a start. A
 message is one packet of ``marshal``; both ends are the same interpreter.
@@ -49,13 +49,7 @@ class Supervisor:
     """One child from its exec to the end of the last process below it."""
 
     def __init__(self, connection: int, request: Mapping[str, Any], owner: int) -> None:
-        """Start the child.
-
-        Args:
-            connection: descriptor of our end of a packet socket; the controller has the other.
-            request: as ``process.py`` sends it.
-            owner: descriptor of the controller's process.
-        """
+        """Start the child; ``connection`` is a packet socket to the controller, ``owner`` the controller's pidfd."""
         self._connection = connection
         self._owner = owner
         self._owner_gone = False
@@ -81,8 +75,8 @@ class Supervisor:
             self._wait_until(
                 request["settle_seconds"], lambda: self._childless or self._owner_gone or self._stop_requested
             )
-        # Of what ended badly and is stopped while it settles, left behind is what does not end when it is asked to: it
-        # has had no time. What ended well has to have left nothing, and a signal may be from anybody, its own too.
+        # A failed child that is stopped while it settles had no time to clean up: only processes that outlast the
+        # polite signals count as left behind. A successful child must leave nothing: a signal may be from anybody.
         cut_short = ended_by_itself and self._stopped_by_controller and self._status != 0
         leftovers = _described(self._tree()) if ended_by_itself and not cut_short else []
         *polite, kill_seconds = request["ladder"]
@@ -105,7 +99,7 @@ class Supervisor:
         })
 
     def _watch(self, deadline_seconds: float) -> str:
-        """Wait while the child runs; why it is over."""
+        """Wait while the child runs; return the reason for the end."""
         deadline = self._started_at + deadline_seconds
         while True:
             if self._status is not None:
@@ -123,7 +117,7 @@ class Supervisor:
             self._wait(min(deadline, time.monotonic() + MEMORY_POLL_SECONDS))
 
     def _ask_tree(self, polite: Sequence[float]) -> int | None:
-        """Go down the ladder's polite rungs until the tree is empty; the last signal sent, None when it was empty."""
+        """Go down the ladder's polite rungs until the tree is empty; return the last signal sent, or None."""
         last_signal = None
         for number, seconds in zip((signal.SIGINT, signal.SIGTERM), polite, strict=True):
             if self._childless or self._owner_gone:
@@ -134,10 +128,10 @@ class Supervisor:
         return last_signal
 
     def _kill_tree(self, end: float) -> None:
-        """Kill until the kernel says that no child is left.
+        """Kill until the kernel reports no child.
 
-        A process may fork before the signal reaches it, and its child do the same. Whoever is left of such a chain has
-        become our own child, and those are found in much less time than a process lives.
+        A process may fork before the signal reaches it, and its child do the same. The last of such a chain has become
+        our own child, and those are found in much less time than a process lives.
         """
         while not self._childless and time.monotonic() < end:
             self._signal_tree(signal.SIGKILL)
@@ -162,7 +156,7 @@ class Supervisor:
             self._wait(end)
 
     def _wait(self, until: float) -> None:
-        """Sleep until something happens or a moment of the monotonic clock, and take note of what happened."""
+        """Sleep until an event or a moment of the monotonic clock, and record the events."""
         self._reap()
         if self._childless:
             return
@@ -181,7 +175,7 @@ class Supervisor:
         self._reap()
 
     def _reap(self) -> None:
-        """Collect every child that has ended; adopted ones too."""
+        """Collect every ended child, adopted ones included."""
         while not self._childless:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -194,7 +188,7 @@ class Supervisor:
                 self._status = status
 
     def _report_exec(self) -> None:
-        """Tell the controller, once, that the child's program runs, or why it does not."""
+        """Report to the controller, once, that the child's program runs, or why it does not."""
         if self._exec_report is None:
             return
         try:
@@ -207,7 +201,7 @@ class Supervisor:
         self._send({"failure": failure, "pid": self._child})
 
     def _is_asked(self) -> bool:
-        """Whether the controller said something, which can only be to stop, and did not hang up."""
+        """True if the controller sent a message, which can only be to stop; False if it hung up."""
         try:
             return os.read(self._connection, PACKET_BYTES) != b""
         except ConnectionResetError:
@@ -221,7 +215,7 @@ class Supervisor:
 
 
 def _kill_child(pid: int) -> None:
-    """Kill a child of ours: it keeps its pid until we collect it, so that no descriptor is needed."""
+    """Kill our own child by pid: the pid stays its own until we collect it."""
     try:
         os.kill(pid, signal.SIGKILL)
     except PermissionError:
@@ -229,7 +223,7 @@ def _kill_child(pid: int) -> None:
 
 
 def _wake_on_signals() -> int:
-    """Have signals make a descriptor readable, whose bytes are their numbers."""
+    """Return a descriptor that signals make readable; its bytes are their numbers."""
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
@@ -239,10 +233,10 @@ def _wake_on_signals() -> int:
 
 
 def _start(request: Mapping[str, Any]) -> tuple[int, int]:
-    """Fork and exec the child: the program has one thread, so this fork is safe, and the kernel ties the child to us.
+    """Fork and exec the child, tied to us by the kernel; with one thread in this program the fork is safe.
 
     Returns:
-        The child's pid, and a descriptor that ends with the exec, or holds why there was none.
+        The child's pid, and a descriptor that closes at the exec, or holds the reason for its failure.
     """
     readable, writable = os.pipe()
     supervisor = os.getpid()
@@ -276,7 +270,7 @@ def _described(processes: list[Process]) -> list[dict[str, Any]]:
 
 
 def _last_line(path: str | None) -> str | None:
-    """The last whole line of a file; nothing when there is no file or no whole line at its end."""
+    """Last whole line of a file, or None without one."""
     if path is None:
         return None
     try:
@@ -290,7 +284,7 @@ def _last_line(path: str | None) -> str | None:
 
 
 def main(connection: int) -> None:
-    """Run with a connection whose first packet is the request; a controller that is gone already starts nothing."""
+    """Supervise over a connection whose first packet is the request; start nothing for a controller already gone."""
     os.set_inheritable(connection, False)  # noqa: FBT003 - it has no other form
     os.umask(0o077)
     packet = os.read(connection, PACKET_BYTES)
@@ -303,7 +297,7 @@ def main(connection: int) -> None:
     descent.set_mark(request["token"])
     kernel.become_subreaper()
     Supervisor(connection, request, owner).run(request)
-    os._exit(0)  # nothing is left to do, and the interpreter's own end would take longer than all of the above
+    os._exit(0)  # the interpreter's own end would take longer than all of the above
 
 
 if __name__ == "__main__":

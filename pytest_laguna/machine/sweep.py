@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends every process that bears a lease's token: what is left when a supervisor was killed too."""
+"""Ends every bearer of a lease's token: the leftovers of a killed supervisor."""
 
 from __future__ import annotations
 
@@ -15,33 +15,24 @@ from pytest_laguna.machine.descent import Process
 
 POLL_SECONDS = 0.01
 _EMPTY_SCANS = 2
-"""In a row: one pass over the table is not atomic and may miss a process whose parent it saw end."""
+"""In a row: one pass over the table is not atomic and may miss the child of a process that just ended."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sweep:
-    """What a sweep did.
-
-    Attributes:
-        found: the processes that bore the token; each got SIGKILL.
-        survivors: those of them that had not ended when the time was over.
-    """
+    """The bearers of a token, each of which got SIGKILL, and those still alive when the time was over."""
 
     found: list[FoundProcess]
     survivors: list[FoundProcess]
 
 
 def sweep(token: str, *, seconds: float) -> Sweep:
-    """Kill the bearers of a token until none is left.
+    """Kill the bearers of a token until none is left or the time is over: a process stuck in the kernel stays.
 
     This process and its ancestors are never signalled, whatever they bear.
 
-    Args:
-        token: the lease's.
-        seconds: how long processes may take to end; one that is stuck in the kernel does not.
-
     Raises:
-        ValueError: the token is none.
+        ValueError: the token has another form.
     """
     check_token(token)
     spared = descent.ancestors(os.getpid())
@@ -61,5 +52,5 @@ def sweep(token: str, *, seconds: float) -> Sweep:
 
 
 def describe(process: Process) -> FoundProcess:
-    """A process by what a report names."""
+    """Return a process in the form of a report."""
     return FoundProcess(pid=process.pid, command=process.command(), start_ticks=process.start_ticks)

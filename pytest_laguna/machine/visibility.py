@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the host's processes are seen from here: what is not seen is neither swept nor proven to be gone."""
+"""The part of the host's process table visible from here: hidden processes can be neither swept nor proven gone."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import os
 from pathlib import Path
 
 INITIAL_NAMESPACE = "pid:[4026531836]"
-"""The host's own, whose number is fixed (linux/proc_ns.h): every process of every other one is seen from it."""
+"""The host's own namespace, of fixed number (linux/proc_ns.h); it sees the processes of all others."""
 
 MOUNTS = Path("/proc/self/mountinfo")
 
 _OPEN = frozenset({"0", "off"})
 _EVEN_OF_THE_GROUP = frozenset({"4", "ptraceable"})
-"""What ``gid=`` lifts the veil for in the other modes and not in this one."""
+"""Modes under which ``gid=`` grants no exemption."""
 
 
 def boot_id() -> str:
-    """Of the host's start: nothing that ran before it runs now."""
+    """Id of the host's last start: nothing that ran before it runs now."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def pid_namespace() -> str:
-    """This process's, as the kernel names it."""
+    """This process's pid namespace, as the kernel names it."""
     return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - its target is a name and no path
 
 
 def hidden_by() -> str | None:
-    """The mount option that keeps other users' processes from this one's sight (``man 5 proc``); None without one."""
+    """Mount option that hides other users' processes from this one (``man 5 proc``), or None."""
     if os.geteuid() == 0:
         return None
     options = _proc_options()
@@ -39,7 +39,7 @@ def hidden_by() -> str | None:
 
 
 def _proc_options() -> dict[str, str]:
-    """Of the uppermost file system on ``/proc``, by name."""
+    """Options by name of the uppermost file system on ``/proc``."""
     found = ""
     for line in MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines():
         mount, _, device = line.partition(" - ")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what the operating system has for Intel's cards: kernel, driver, packages, device files."""
+"""Reads the operating system's part for Intel's cards: kernel, driver, packages, device files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGES = re.compile(r"(intel-(opencl-icd|ocloc|igc-\S+|level-zero-gpu|gsc|met
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class XpuHostFiles:
-    """Where the operating system's files are."""
+    """Places of the operating system's files."""
 
     sys: Path = Path("/sys")
     proc: Path = Path("/proc")
@@ -28,7 +28,7 @@ class XpuHostFiles:
 
 
 def host_runtime(where: XpuHostFiles | None = None) -> HostRuntime:
-    """The operating system's part of what an engine stands on.
+    """Return the operating system's part of an engine's runtime.
 
     Raises:
         OSError: the kernel's release cannot be read.
@@ -42,9 +42,9 @@ def host_runtime(where: XpuHostFiles | None = None) -> HostRuntime:
 
 
 def closed_nodes(where: XpuHostFiles | None = None) -> list[Path]:
-    """The device files through which cards compute that this process may not open; all nodes, when there are none.
+    """Device files for computing that this process may not open; empty also without any.
 
-    Level Zero opens ``renderD*``, whichever card it is for, and leaves out what it may not open without a word.
+    Level Zero opens ``renderD*`` for every card, and silently skips files that it may not open.
     """
     nodes = sorted(((where or XpuHostFiles()).dev / "dri").glob("renderD*"))
     return [node for node in nodes if not os.access(node, os.R_OK | os.W_OK)]

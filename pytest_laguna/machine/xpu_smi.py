@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs xpu-smi: always the same file, a fixed environment, no mask, a deadline, and its own pid on record."""
+"""Runs xpu-smi: always the same file, a fixed environment, no mask, a deadline, and its pid on record."""
 
 from __future__ import annotations
 
@@ -17,20 +17,12 @@ PROGRAM_PATH = Path("/usr/bin") / PROGRAM
 DEADLINE_SECONDS = 20.0
 
 ENVIRONMENT = {"LANG": "C", "LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-"""Nothing is inherited: with a mask in its environment the tool counts only what the mask leaves."""
+"""Nothing is inherited: under a mask the tool counts only the cards that the mask leaves."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Done:
-    """One finished run.
-
-    Attributes:
-        command: its arguments.
-        executable: the file that ran, with links resolved.
-        executable_sha256: of that file.
-        pid: of the child.
-        output: its standard output, whole.
-    """
+    """One finished run: program and arguments, the file that ran with links resolved, and its whole output."""
 
     command: tuple[str, ...]
     executable: str
@@ -40,11 +32,7 @@ class Done:
 
 
 def run(program: Path, words: Sequence[str]) -> Done:
-    """Run the tool and take what it printed.
-
-    Args:
-        program: where the tool is.
-        words: its arguments.
+    """Run the tool and return its output.
 
     Raises:
         CardError: it is missing, changed while it ran, became another program, failed, printed to standard error or
@@ -64,7 +52,7 @@ def run(program: Path, words: Sequence[str]) -> Done:
             stderr=subprocess.PIPE,
         )
     except OSError as error:
-        found = f"{shown}: cannot be run ({error.strerror}); expected Intel's XPU manager"
+        found = f"{shown}: seen {error.strerror}; expected Intel's XPU manager"
         raise CardError(found, "apt-get install xpu-smi") from error
     with child:
         try:
@@ -72,22 +60,23 @@ def run(program: Path, words: Sequence[str]) -> Done:
             output, errors = child.communicate(timeout=DEADLINE_SECONDS)
         except subprocess.TimeoutExpired as error:
             child.kill()
-            raise CardError(
-                f"{shown}: no answer in {DEADLINE_SECONDS} s", "run it by hand; see the kernel's log"
-            ) from error
+            found = f"{shown}: seen no answer in {DEADLINE_SECONDS} s; expected one"
+            raise CardError(found, "run it by hand; see the kernel's log") from error
     if child.returncode != 0 or errors:
         tail = errors.decode(errors="replace").strip().rpartition("\n")[2]
-        raise CardError(f"{shown}: exit status {child.returncode}, {tail!r}; expected 0, no message", "run it by hand")
+        found = f"{shown}: seen exit status {child.returncode}, {tail!r}; expected 0, no message"
+        raise CardError(found, "run it by hand")
     if files.sha256_file(executable) != before:
-        raise CardError(f"{shown}: {executable} changed while it ran", "wait until its package is installed")
+        found = f"{shown}: seen {executable} changed while it ran; expected one file"
+        raise CardError(found, "wait until its package is installed")
     return Done(command, str(executable), before, child.pid, output.decode(errors="replace"))
 
 
 def _require_image(child: subprocess.Popen[bytes], executable: Path, shown: str) -> None:
-    """See that the process runs the file that was hashed, for as long as it lives; one that has ended has no image.
+    """Require that the process runs the hashed file, for as long as it lives; an ended process has no image.
 
     Raises:
-        CardError: it runs another; it is killed.
+        CardError: it runs another file; it is killed.
     """
     try:
         seen = Path(f"/proc/{child.pid}/exe").stat()
@@ -96,11 +85,12 @@ def _require_image(child: subprocess.Popen[bytes], executable: Path, shown: str)
     expected = _image(executable)
     if not os.path.samestat(seen, expected.stat()):
         child.kill()
-        raise CardError(f"{shown}: process {child.pid} runs another file; expected {expected}", "run it by hand")
+        found = f"{shown}: seen process {child.pid} running another file; expected {expected}"
+        raise CardError(found, "run it by hand")
 
 
 def _image(executable: Path) -> Path:
-    """The file that the kernel runs: of a script, its interpreter."""
+    """The file the kernel executes: of a script, its interpreter."""
     with executable.open("rb") as stream:
         first = stream.readline(4096)
     words = first.removeprefix(b"#!").split()

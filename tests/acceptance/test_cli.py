@@ -364,7 +364,7 @@ def test_the_doctor_looks_at_every_lane_and_judges_the_one_that_is_named() -> No
     assert missing.returncode == 23
     assert missing.stdout.startswith("xpu: not ready\n")
     assert "  - cards: xpu: /usr/bin/xpu-smi discovery -j: cannot be run" in missing.stdout
-    assert "    mend: apt-get install xpu-smi\n" in missing.stdout
+    assert "    fix: apt-get install xpu-smi\n" in missing.stdout
 
 
 def test_the_doctor_knows_three_lanes() -> None:

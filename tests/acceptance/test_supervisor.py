@@ -362,7 +362,7 @@ def test_a_supervisor_that_is_stuck_is_replaced_by_a_sweep(
 def test_a_supervisor_that_cannot_start_says_why(tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_PROGRAM", "raise SystemExit('no such luck')")
     with pytest.raises(
-        ProcessError, match=r"/bin/true in .*: could not be run: its supervisor ended at once: no such luck"
+        ProcessError, match=r"/bin/true in .*: seen its supervisor ended at once: no such luck"
     ):
         run(program(tmp_path, "/bin/true"), token)
 
@@ -394,7 +394,7 @@ def test_a_supervisor_that_says_nothing_is_given_up(
 ) -> None:
     monkeypatch.setattr(process, "_PROGRAM", "import time; time.sleep(600)")
     monkeypatch.setattr(process, "START_SECONDS", 0.5)
-    with pytest.raises(ProcessError, match=r"could not be run: its supervisor said nothing for 0\.5 s"):
+    with pytest.raises(ProcessError, match=r"seen nothing from its supervisor for 0\.5 s"):
         run(program(tmp_path, "/bin/true"), token)
 
 
@@ -406,12 +406,12 @@ def test_an_interrupt_before_the_supervisor_runs(tmp_path: Path, token: str, mon
     process_ = SupervisedProcess(program(tmp_path, "/bin/true"), token)
     with pytest.raises(KeyboardInterrupt), process_:
         pass
-    with pytest.raises(ProcessError, match=r"/bin/true in .*: its supervisor gave no usable result"):
+    with pytest.raises(ProcessError, match=r"/bin/true in .*: seen no usable result from its supervisor"):
         process_.stop()
 
 
 def test_a_program_that_does_not_exist(tmp_path: Path, token: str) -> None:
-    with pytest.raises(ProcessError, match=r"^/bin/nonesuch in .*: could not be run: .*No such file or directory"):
+    with pytest.raises(ProcessError, match=r"^/bin/nonesuch in .*: seen .*No such file or directory"):
         run(program(tmp_path, "/bin/nonesuch"), token)
 
 

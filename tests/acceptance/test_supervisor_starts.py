@@ -17,7 +17,7 @@ from tests.acceptance.test_arm_kills import ArmGate
 from tests.acceptance.test_endpoint_bad_input import LEGS, Gate
 from tests.demo import Project
 
-KILLED = "could not be run: its supervisor ended at once, by SIGKILL: nothing on standard error"
+KILLED = "seen its supervisor ended at once, by SIGKILL: nothing on standard error; expected a running program"
 OWN_TEST = """\
 import pytest
 from pytest_laguna.machine import process

@@ -51,7 +51,7 @@ def test_no_mask_leaves_all_and_an_empty_one_nothing(bench: Bench) -> None:
 def test_a_mask_of_a_card_that_is_not_there_is_refused(bench: Bench) -> None:
     cards = bench.cards()
     mask = showing(bench.source.lane, cards) | {MASK[bench.source.lane]: "99"}
-    with pytest.raises(CardError, match=f"{MASK[bench.source.lane]}: 99 is unknown: choose of "):
+    with pytest.raises(CardError, match=f"{MASK[bench.source.lane]}: seen 99; expected a card; choose from "):
         bench.source.inherited(cards, mask)
 
 
@@ -104,7 +104,7 @@ def test_each_lane_has_a_source_and_no_other_word_has(monkeypatch: pytest.Monkey
     assert len(card_source("cpu", ["0", "6"]).discover()) == 7
     assert len(card_source("cpu", ["cpu-slot-6", "0"]).discover()) == 7
     assert len(card_source("cpu", ["0"]).discover()) == 2
-    with pytest.raises(CardError, match="lane rocm is unknown: choose of cpu, cuda, xpu"):
+    with pytest.raises(CardError, match="lane: seen rocm; expected one of cpu, cuda, xpu"):
         card_source("rocm", ())
 
 
@@ -135,18 +135,18 @@ def test_a_card_goes_by_its_number_its_identity_or_enough_of_it(entry: str) -> N
 @pytest.mark.parametrize(
     ("requested", "left", "busy", "message"),
     [
-        ([], CARDS, {}, "expected at least one card, saw none"),
-        (["3"], CARDS, {}, "3 is unknown"),
-        (["GPU-bbb"], CARDS, {}, "GPU-bbb is unknown"),
-        ([""], CARDS, {}, "an empty entry is unknown"),
-        (["-1"], CARDS, {}, "-1 is unknown"),
-        (["GPU-a"], CARDS, {}, "GPU-a is unknown"),
-        (["GPU-aaaaaaaa"], CARDS, {}, "GPU-aaaaaaaa is ambiguous"),
-        (["1", "GPU-aaaaaaaa-2222"], CARDS, {}, "names card GPU-aaaaaaaa-2222 a second time"),
-        (["1", "1"], CARDS, {}, "1 names card GPU-aaaaaaaa-2222 a second time"),
-        (["0"], CARDS[1:], {}, r"0 = GPU-aaaaaaaa-1111 \(H200\) is outside the inherited mask, which leaves 1 = GPU-a"),
-        (["0"], (), {}, "is outside the inherited mask, which leaves no cards"),
-        (["2"], CARDS, {"GPU-bbbbbbbb-3333": "leased by 7"}, r"2 = GPU-bbbbbbbb-3333 \(H200\) is busy: leased by 7"),
+        ([], CARDS, {}, "seen none; expected at least one card"),
+        (["3"], CARDS, {}, "seen 3; expected a card"),
+        (["GPU-bbb"], CARDS, {}, "seen GPU-bbb; expected a card"),
+        ([""], CARDS, {}, "seen an empty entry; expected a card"),
+        (["-1"], CARDS, {}, "seen -1; expected a card"),
+        (["GPU-a"], CARDS, {}, "seen GPU-a; expected a card"),
+        (["GPU-aaaaaaaa"], CARDS, {}, "seen GPU-aaaaaaaa, which fits 0 = GPU-aaaaaaaa-1111"),
+        (["1", "GPU-aaaaaaaa-2222"], CARDS, {}, "seen card GPU-aaaaaaaa-2222 a second time"),
+        (["1", "1"], CARDS, {}, "seen card GPU-aaaaaaaa-2222 a second time, as 1; expected each once"),
+        (["0"], CARDS[1:], {}, r"0 = GPU-aaaaaaaa-1111 \(H200\) outside the inherited mask; expected one of 1 = GPU-a"),
+        (["0"], (), {}, "outside the inherited mask; expected one of no cards"),
+        (["2"], CARDS, {"GPU-bbbbbbbb-3333": "leased by 7"}, r"2 = GPU-bbbbbbbb-3333 \(H200\) busy \(leased by 7\)"),
     ],
 )
 def test_what_cannot_be_had_is_refused_in_one_line_with_what_there_is(

@@ -35,7 +35,7 @@ def test_slots_go_round_the_allowed_cores_and_say_when_they_share_one(monkeypatc
 
 @pytest.mark.parametrize("slots", [0, -1, 1025])
 def test_no_slots_and_too_many_are_refused(slots: int) -> None:
-    with pytest.raises(CardError, match=f"{slots} process slots; expected 1 to 1024"):
+    with pytest.raises(CardError, match=f"seen {slots} process slots; expected 1 to 1024"):
         CpuCards(slots)
 
 

@@ -15,7 +15,7 @@ PCI = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 def test_a_missing_library_names_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(CardError, match="expected the package nvidia-ml-py, found none") as caught:
+    with pytest.raises(CardError, match=r"seen .*; expected the package nvidia-ml-py") as caught:
         CudaCards().discover()
     assert caught.value.mend == f"{sys.executable} -m pip install nvidia-ml-py"
 
@@ -23,7 +23,7 @@ def test_a_missing_library_names_the_command_that_installs_it(monkeypatch: pytes
 def test_a_driver_that_is_not_loaded_is_an_error_and_not_an_empty_list(nvml: Nvml) -> None:
     nvml.loaded = False
     with pytest.raises(
-        CardError, match="expected NVIDIA's driver to answer, saw Driver Not Loaded: install or load it"
+        CardError, match="seen Driver Not Loaded; expected NVIDIA's driver to answer; install or load it"
     ):
         CudaCards().discover()
 
@@ -32,7 +32,7 @@ def test_the_library_is_shut_down_whatever_happens(nvml: Nvml) -> None:
     cards = CudaCards().discover()
     assert nvml.open == 0
     nvml.cards.pop()
-    with pytest.raises(CardError, match="saw Not Found"):
+    with pytest.raises(CardError, match="seen Not Found; expected"):
         CudaCards().observe(cards, None)
     assert nvml.open == 0
 
@@ -46,9 +46,7 @@ def test_a_card_in_mig_mode_is_refused(nvml: Nvml) -> None:
     nvml.cards[2].mig = 0
     assert len(CudaCards().discover()) == 4
     nvml.cards[2].mig = 1
-    with pytest.raises(
-        CardError, match=r"card 2 = .* is split into MIG instances; expected whole cards: nvidia-smi -i 2"
-    ):
+    with pytest.raises(CardError, match=r"card 2 = .* split into MIG instances; expected whole cards; nvidia-smi -i 2"):
         CudaCards().discover()
 
 
@@ -82,7 +80,7 @@ def test_a_number_in_the_mask_needs_pci_order() -> None:
     cards = CudaCards().discover()
     with pytest.raises(
         CardError,
-        match=r"number 1 counts in CUDA's own order.*export it with UUIDs of .* or CUDA_DEVICE_ORDER=PCI_BUS_ID",
+        match=r"seen number 1, counted in CUDA's own order.*export it with UUIDs of .* or CUDA_DEVICE_ORDER=PCI_BUS_ID",
     ):
         CudaCards().inherited(cards, {"CUDA_VISIBLE_DEVICES": "1"})
     assert CudaCards().inherited(cards, {"CUDA_VISIBLE_DEVICES": "1"} | PCI) == (cards[1],)
@@ -100,7 +98,10 @@ def test_a_prefix_in_the_mask_must_name_one_card(nvml: Nvml) -> None:
     nvml.cards[1].uuid = "GPU-0a6f2c41-ffff-4f6e-b3a1-0c2d4e6f8a1b"
     cards = CudaCards().discover()
     assert CudaCards().inherited(cards, {"CUDA_VISIBLE_DEVICES": "GPU-0a6f2c41-7"}) == (cards[0],)
-    with pytest.raises(CardError, match="CUDA_VISIBLE_DEVICES: GPU-0a6f2c41 is ambiguous: give more of the identity"):
+    with pytest.raises(
+        CardError,
+        match=r"seen GPU-0a6f2c41, which fits .*; expected one card; give more of its",
+    ):
         CudaCards().inherited(cards, {"CUDA_VISIBLE_DEVICES": "GPU-0a6f2c41"})
 
 

@@ -206,7 +206,7 @@ def test_a_host_that_caps_the_limit_is_refused() -> None:
     code = "import resource; resource.setrlimit(resource.RLIMIT_RTTIME, (1000, 1000)); " + MARKED
     line = run_python(code, new_token()).stderr.splitlines()[-1]
     assert line == (
-        "OSError: RLIMIT_RTTIME: expected an unlimited hard limit, found 1000 us: raise it (ulimit -H -R unlimited)"
+        "OSError: RLIMIT_RTTIME: seen a hard limit of 1000 us; expected none; raise it (ulimit -H -R unlimited)"
     )
 
 

@@ -63,14 +63,14 @@ def test_a_lane_without_its_vendors_library_says_how_to_get_it(
     report = doctor.diagnose({"cuda": answering(tmp_path, device="cuda")}, directory=place)
     assert not report.ready("cuda")
     assert [problem.mend for problem in report.lanes[0].problems] == [f"{sys.executable} -m pip install nvidia-ml-py"]
-    assert f"    mend: {sys.executable} -m pip install nvidia-ml-py\n" in report.to_text()
+    assert f"    fix: {sys.executable} -m pip install nvidia-ml-py\n" in report.to_text()
 
 
 def test_a_lane_without_a_card_is_not_ready(tmp_path: Path, place: Path, nvml: Nvml) -> None:
     nvml.cards.clear()
     report = doctor.diagnose({"cuda": answering(tmp_path, device="cuda")}, directory=place)
     assert [(problem.found, problem.mend) for problem in report.lanes[0].problems] == [
-        ("cuda: expected a card, saw none", "nvidia-smi -L")
+        ("cuda: seen no card; expected one", "nvidia-smi -L")
     ]
 
 
@@ -79,16 +79,16 @@ def test_an_engine_of_another_lane_is_not_ready(tmp_path: Path, place: Path) -> 
     python = answering(tmp_path)
     report = doctor.diagnose({"cuda": python}, directory=place)
     (problem,) = report.lanes[0].problems
-    assert problem.found == f"cuda: vLLM 0.32.0 of {python} runs on 'cpu'; expected 'cuda'"
+    assert problem.found == f"cuda: seen vLLM 0.32.0 of {python} on 'cpu'; expected 'cuda'"
     assert problem.mend == f"{python} -m pip install 'pytest-laguna[cuda]'"
 
 
 def test_a_start_file_that_no_record_lists_is_told_with_its_cure(tmp_path: Path, place: Path) -> None:
     report = doctor.diagnose({"cpu": answering(tmp_path, "/e/_virtualenv.pth", "/e/mine.pth")}, directory=place)
     assert not report.ready("cpu")
-    told = "Python runs it when it starts, and no RECORD lists it; expected it away: gate 2 would be VOID"
+    told = "seen a start file of Python's that no RECORD lists; expected none: gate 2 would be VOID"
     assert [(problem.found, problem.mend) for problem in report.lanes[0].problems] == [
-        (f"cpu: /e/_virtualenv.pth: {told}", "rm /e/_virtualenv.pth /e/_virtualenv.py; they only mend old distutils"),
+        (f"cpu: /e/_virtualenv.pth: {told}", "rm /e/_virtualenv.pth /e/_virtualenv.py; they only patch old distutils"),
         (f"cpu: /e/mine.pth: {told}", "mv /e/mine.pth elsewhere, or have pip install what needs it"),
     ]
 
@@ -114,15 +114,18 @@ def test_a_python_without_an_engine_says_what_it_lacks(tmp_path: Path, place: Pa
     python = tmp_path / "bare" / "bin" / "python"
     report = doctor.diagnose({"cpu": python}, directory=place)
     (problem,) = report.lanes[0].problems
-    assert problem.found == f"cpu: {python} cannot import its engine: ModuleNotFoundError: No module named 'torch'"
+    assert (
+        problem.found
+        == f"cpu: {python}: seen ModuleNotFoundError: No module named 'torch'; expected its engine imported"
+    )
     assert problem.mend == f"{python} -m pip install 'pytest-laguna[cpu]'"
 
 
 def test_a_python_that_is_not_there_says_how_to_make_it(tmp_path: Path, place: Path) -> None:
     report = doctor.diagnose({"cpu": tmp_path / "none" / "bin" / "python"}, directory=place)
     (problem,) = report.lanes[0].problems
-    assert (problem.found.partition(" cannot")[2], problem.mend) == (
-        " be run (No such file or directory)",
+    assert (problem.found.partition(": seen ")[2], problem.mend) == (
+        "No such file or directory; expected a Python that runs",
         f"python3 -m venv {tmp_path / 'none'}",
     )
 
@@ -131,7 +134,7 @@ def test_an_engine_that_hangs_is_ended(tmp_path: Path, place: Path, monkeypatch:
     monkeypatch.setattr(doctor, "DEADLINE_SECONDS", 0.3)
     python = interpreter(tmp_path, "exec sleep 300")
     report = doctor.diagnose({"cpu": python}, directory=place)
-    assert report.lanes[0].problems[0].found == f"cpu: {python} imported no engine in 0.3 s"
+    assert report.lanes[0].problems[0].found == f"cpu: {python}: seen no engine imported in 0.3 s; expected one"
 
 
 @pytest.mark.parametrize("program", ["echo", "echo '{}'", "echo '{\"python\": 3}'", "echo oops"])
@@ -172,8 +175,8 @@ def test_leases_are_shown_as_what_they_are(place: Path) -> None:
     ]
     assert report.problems == [], "a gate on that card ends what is left there, and others are free"
     (remark,) = report.remarks
-    assert remark.found == "card cpu-slot-1 is quarantined: its last owner did not release it"
-    assert f"  - {remark.found}\n    mend: start a gate on it: it ends what bears token " in report.to_text()
+    assert remark.found == "card cpu-slot-1 is quarantined: seen no release by its last owner; expected one"
+    assert f"  - {remark.found}\n    fix: start a gate on it: it ends the bearers of token " in report.to_text()
     assert "  cpu-slot-1: stale: quarantined (process 7 survives) by process " in report.to_text()
     assert "cpu-slot-0" not in report.to_text(), "what was given back is no news"
     held.release()
@@ -185,14 +188,14 @@ def test_a_lane_is_not_ready_where_leases_are_not(tmp_path: Path, place: Path) -
     assert not report.lanes[0].problems
     assert not report.ready("cpu")
     assert report.to_text().startswith("cpu: not ready\n")
-    assert "\n  - the leases are not as they must be; see below\nleases: none\n" in report.to_text()
+    assert "\n  - leases: seen problems; expected none; see below\nleases: none\n" in report.to_text()
 
 
 def test_a_lease_directory_that_cannot_be_trusted_is_a_problem(place: Path) -> None:
     place.mkdir(mode=0o755)
     report = doctor.diagnose({}, directory=place)
     assert [(problem.found.partition("; ")[0], problem.mend) for problem in report.problems] == [
-        (f"{place}: mode 0755", f"chmod 1777 {place}")
+        (f"{place}: seen mode 0755", f"chmod 1777 {place}")
     ]
 
 
@@ -206,8 +209,8 @@ def test_a_damaged_lease_is_a_problem_and_what_is_no_lease_is_a_remark(place: Pa
     (problem,), (remark,) = report.problems, report.remarks
     assert problem.found.startswith(f"{place}/cpu-slot-7.lease: ")
     assert problem.mend == "see that no process is left on card cpu-slot-7, then delete that file as its owner or root"
-    assert remark.found == f"{place}/cpu-slot-0 (copy).lease: no card's lease by its name"
-    assert f"  - {remark.found}\n    mend: its owner or root may delete it\n" in report.to_text()
+    assert remark.found == f"{place}/cpu-slot-0 (copy).lease: seen no card's name; expected one"
+    assert f"  - {remark.found}\n    fix: its owner or root may delete it\n" in report.to_text()
 
 
 def test_the_report_is_one_json_object(tmp_path: Path, place: Path) -> None:

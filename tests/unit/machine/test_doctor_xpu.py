@@ -56,7 +56,7 @@ class Host:
 
     def problems(self) -> dict[str, str]:
         """What is not met, by name."""
-        return {check.name: f"{check.found}: {check.mend}" for check in self.doctor.look() if check.mend is not None}
+        return {check.name: f"{check.found}; {check.mend}" for check in self.doctor.look() if check.mend is not None}
 
 
 @pytest.fixture
@@ -149,34 +149,50 @@ def _held(host: Host) -> None:
 @pytest.mark.parametrize(
     ("change", "name", "told"),
     [
-        (_driver, "driver", "kernel 6.17.0, driver xe not loaded: modprobe xe"),
+        (_driver, "driver", "seen kernel 6.17.0, driver xe not loaded; expected driver xe; modprobe"),
         (lambda host: host.cards.say(addresses=[]), "cards", "in the order of the kernel's cards"),
-        (lambda host: host.cards.program.unlink(), "cards", "expected Intel's XPU manager: apt-get install xpu-smi"),
-        (_remove("usr/lib/x86_64-linux-gnu/libze_intel_gpu.so.1"), "level zero", "missing: libze_intel_gpu.so.1"),
-        (_environment(SYCL_CACHE_DIR="/x", UR_LOG="1"), "environment", "SYCL_CACHE_DIR, UR_LOG: run it under env -u"),
+        (lambda host: host.cards.program.unlink(), "cards", "expected Intel's XPU manager; apt-get install"),
+        (
+            _remove("usr/lib/x86_64-linux-gnu/libze_intel_gpu.so.1"),
+            "level zero",
+            "seen no libze_intel_gpu.so.1; expected",
+        ),
+        (
+            _environment(SYCL_CACHE_DIR="/x", UR_LOG="1"),
+            "environment",
+            "seen SYCL_CACHE_DIR, UR_LOG; expected no",
+        ),
         (_environment(ONEAPI_DEVICE_SELECTOR="level_zero:0"), "cards", "unset ONEAPI_DEVICE_SELECTOR and use ZE_AFF"),
-        (_environment(ZE_AFFINITY_MASK="0,1", ZE_ENABLE_PCI_ID_DEVICE_ORDER="1"), "number of cards", "2; the campaign"),
-        (_remove("dev/kmsg"), "kernel log", "readable: False: sysctl kernel.dmesg_restrict=0"),
-        (_other_cards, "card name", "others: 0 = 0000:03:00.0"),
+        (
+            _environment(ZE_AFFINITY_MASK="0,1", ZE_ENABLE_PCI_ID_DEVICE_ORDER="1"),
+            "number of cards",
+            "seen 2; expected 4",
+        ),
+        (_remove("dev/kmsg"), "kernel log", "not readable; expected a readable log; sysctl kernel.dmesg_restrict=0"),
+        (_other_cards, "card name", "seen 0 = 0000:03:00.0"),
         (_held, "idle", "held ['0000:83:00.0: "),
         (lambda host: host.cards.say(statistics={"device_level": []}), "idle", "memory unknown of ['0000:03:00.0'"),
-        (_answer(python="3.11.7"), "python", "3.11.7: python3.12 -m venv"),
+        (_answer(python="3.11.7"), "python", "seen 3.11.7; expected 3.12; python3.12 -m venv"),
         (
             _answer(distributions=ANSWER["distributions"] | {"torch": "2.8.0+xpu"}),
             "versions",
             "torch 2.8.0+xpu does not",
         ),
-        (_answer(torch="2.14.0+cpu"), "torch", "2.14.0+cpu: docs/xpu-lane.md, step 3"),
+        (_answer(torch="2.14.0+cpu"), "torch", "seen 2.14.0+cpu; expected +xpu; docs/xpu-lane.md, step 3"),
         (_answer(graphs=None, failed={"graphs": "AttributeError: XPUGraph"}), "graphs", "AttributeError: XPUGraph"),
-        (_answer(xccl=False), "xccl", "False: docs/xpu-lane.md"),
-        (_failed("kernels"), "kernels", "libgrouped_gemm_xe_default.so: cannot open shared object file: "),
+        (_answer(xccl=False), "xccl", "seen False; expected True; docs/xpu-lane.md"),
+        (
+            _failed("kernels"),
+            "kernels",
+            "cannot open shared object file; expected its interface; ",
+        ),
         (_failed("vllm"), "vllm", "ImportError"),
-        (_answer(device="cpu"), "device", "cpu: docs/xpu-lane.md, step 4: VLLM_TARGET_DEVICE=xpu"),
+        (_answer(device="cpu"), "device", "seen cpu; expected xpu; docs/xpu-lane.md, step 4: VLLM_TARGET"),
         (_failed("candidate"), "candidate", "-m pip install --no-deps ."),
         (_failed("harness"), "harness", "-m pip install --no-deps ."),
-        (_answer(unlisted=["/e/_virtualenv.pth"]), "start files", "gate 2 would be VOID: rm /e/_virtualenv.pth /e/_v"),
-        (_answer(unlisted=None, failed={"unlisted": "OSError: no"}), "start files", "OSError: no: docs/xpu-lane.md"),
-        (_answer(cards=[NAME] * 3), "torch's cards", f"{[NAME] * 3}: "),
+        (_answer(unlisted=["/e/_virtualenv.pth"]), "start files", "gate 2 would be VOID; rm /e/_virtualenv.pth /e/_v"),
+        (_answer(unlisted=None, failed={"unlisted": "OSError: no"}), "start files", "OSError: no; docs/xpu-lane.md"),
+        (_answer(cards=[NAME] * 3), "torch's cards", f"seen {[NAME] * 3}; expected the kernel's 4; "),
         (_remove("models/Laguna-S-2.1-INT4/config.json"), "target model", "docs/xpu-lane.md, step 5, fetches it"),
         (_remove("models/Laguna-S-2.1-DFlash-INT4/config.json"), "draft model", "docs/xpu-lane.md, step 5"),
     ],
@@ -244,5 +260,5 @@ def test_the_report_tells_what_is_met_and_what_is_not(host: Host, monkeypatch: p
     text = report.to_text()
     assert text.startswith("xpu: not ready\n  card 0 = 0000:03:00.0 (Intel(R) Arc(TM) Pro B70 Graphics)\n")
     assert "  driver: kernel 6.17.0, driver xe built in\n" in text
-    assert "  - device: cpu\n    mend: docs/xpu-lane.md, step 4: VLLM_TARGET_DEVICE=xpu\n" in text
+    assert "  - device: seen cpu; expected xpu\n    fix: docs/xpu-lane.md, step 4: VLLM_TARGET_DEVICE=xpu\n" in text
     assert json.loads(report.to_json())["lanes"][0]["checks"][0]["name"] == "driver"

@@ -97,8 +97,8 @@ def test_the_refusal_names_each_variable_and_its_command_mends_it() -> None:
         environment.refuse_inherited(dirty, [sys.executable, "-c", "import os; print(sorted(os.environ))"])
     line = str(refused.value)
     assert "\n" not in line
-    assert "inherited LD_PRELOAD, VLLM_X;" in line
-    cure = ["/bin/sh", "-c", line.partition(": run ")[2]]
+    assert "seen LD_PRELOAD, VLLM_X inherited;" in line
+    cure = ["/bin/sh", "-c", line.partition("; run ")[2]]
     mended = subprocess.run(cure, env=dirty, check=True, capture_output=True, text=True)
     assert "'ZE_AFFINITY_MASK'" in mended.stdout
     assert "LD_PRELOAD" not in mended.stdout
@@ -174,7 +174,7 @@ def test_a_socket_path_of_107_bytes_can_be_bound_and_one_of_108_is_refused(short
         bound.bind(str(path))
     parent = _parent_of_length(short_parent, 108)
     with pytest.raises(
-        EnvironmentRefusedError, match=r"71 \+ 1 \+ 36 = 108 bytes; expected at most 107: .* 1 bytes shorter"
+        EnvironmentRefusedError, match=r"71 \+ 1 \+ 36 = 108 bytes in it; expected at most 107; .* 1 bytes shorter"
     ):
         environment.make_short_directory(parent)
     assert list(parent.iterdir()) == []

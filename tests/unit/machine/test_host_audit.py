@@ -95,7 +95,7 @@ def test_a_host_without_sensors_is_recorded_without_them(tmp_path: Path, where: 
 
 def test_a_host_without_memory_figures_is_an_error(where: HostFiles) -> None:
     (where.proc / "meminfo").write_text("MemTotal: 1000 kB\n")
-    with pytest.raises(OSError, match="expected a line MemAvailable, saw none"):
+    with pytest.raises(OSError, match="seen no line MemAvailable; expected one"):
         host_audit.take_state(SLOTS, CARDS, TOKEN, where=where)
 
 

@@ -135,7 +135,7 @@ class Silent(CpuCards):
 
 
 def test_without_telemetry_nothing_is_proven() -> None:
-    with pytest.raises(NotProvenError, match=r"no driver for 2 cards .*: load it"):
+    with pytest.raises(NotProvenError, match=r"no driver for 2 cards .*; load it"):
         idle.take_record(Silent(2), CARDS, phase="before", token=TOKEN, requirement=REQUIREMENT, settle_seconds=5)
 
 
@@ -179,13 +179,15 @@ def test_a_card_without_memory_telemetry_is_not_proven_and_not_waited_for(xpu: X
 def test_the_quick_look_says_why_a_card_is_not_idle(xpu: XpuCards, xpu_host: XpuHost) -> None:
     card = xpu.discover()[0]
     assert idle.check(xpu, 32 * MEBIBYTE)(card) is None
-    assert idle.check(xpu, 5)(card) == "it uses 27787264 bytes, idle at most 5"
+    assert idle.check(xpu, 5)(card) == "seen 27787264 bytes in use; expected at most 5"
     with sleeper() as child:
         xpu_host.open_device(child.pid, ADDRESSES[0])
-        assert (idle.check(xpu, 32 * MEBIBYTE)(card) or "").startswith(f"process {child.pid}, started at tick ")
+        assert (idle.check(xpu, 32 * MEBIBYTE)(card) or "").startswith(
+            f"seen a holder, process {child.pid}, started at tick "
+        )
         xpu_host.say(statistics={"device_level": []})
     xpu_host.proc = xpu_host.proc / "empty"
     xpu_host.proc.mkdir()
     quiet = XpuCards(xpu_host.program, xpu_host.sys, xpu_host.proc)
-    assert idle.check(quiet, 32 * MEBIBYTE)(card) == "it shows no memory"
-    assert idle.check(Silent(1), 0)(CARDS[0]) == "no driver for 1 cards of None: load it"
+    assert idle.check(quiet, 32 * MEBIBYTE)(card) == "seen no memory figure; expected one"
+    assert idle.check(Silent(1), 0)(CARDS[0]) == "no driver for 1 cards of None; load it"

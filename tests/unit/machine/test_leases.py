@@ -76,7 +76,7 @@ def test_a_lease_says_who_holds_it_and_for_what(place: Place) -> None:
 def test_a_card_is_leased_once(place: Place) -> None:
     with place.lease() as lease:
         with pytest.raises(
-            LeaseError, match=rf"cpu-slot-0 .* is leased: held by process {os.getpid()} since .*: wait for"
+            LeaseError, match=rf"cpu-slot-0 .* seen leased, held by process {os.getpid()} since .*; expected free; wait"
         ):
             place.lease()
         lease.release()
@@ -87,7 +87,7 @@ def test_the_record_of_the_lease_before_is_not_taken_for_the_owners(place: Place
     place.lease().release()
     with (place.path / "cpu-slot-0.lease").open("r+b") as taken:
         fcntl.flock(taken, fcntl.LOCK_EX)
-        with pytest.raises(LeaseError, match="is leased: by a session that is just taking it: wait for"):
+        with pytest.raises(LeaseError, match="seen leased, by a session that is taking it now; expected free; wait"):
             place.lease()
 
 
@@ -138,7 +138,7 @@ def test_leaving_without_a_release_quarantines(place: Place) -> None:
         pass
     assert place.states() == {"cpu-slot-0": ("quarantined", False, True)}
     assert leases.states(place.path)[0].record.reason == "left without a release"
-    with pytest.raises(LeaseError, match="has ended: end it once"):
+    with pytest.raises(LeaseError, match="seen a second end; expected one; end it once"):
         lease.release()
 
 
@@ -164,7 +164,10 @@ def test_a_quarantined_card_is_swept_by_its_token_and_looked_at(place: Place) ->
 def test_a_survivor_keeps_the_card_in_quarantine(place: Place) -> None:
     place.lease().quarantine("x")
     place.survivors = [FoundProcess(pid=7, command="python stuck.py", start_ticks=5)]
-    with pytest.raises(LeaseError, match=r"process 7 of their last lease survives: python stuck.py: see /proc/7"):
+    with pytest.raises(
+        LeaseError,
+        match=r"process 7 of their last lease alive \(python stuck.py\); .*; see /proc/7",
+    ):
         place.lease(CARDS)
     assert place.states() == {"cpu-slot-0": ("quarantined", False, True)}
     place.survivors = []
@@ -176,7 +179,7 @@ def test_only_the_cards_of_the_survivors_lease_are_blamed(place: Place) -> None:
     other = place.lease(CARDS[2:])
     other.quarantine("y")
     left = FoundProcess(pid=7, command="python stuck.py", start_ticks=5)
-    with pytest.raises(LeaseError, match=r"cards \['cpu-slot-2'\] are quarantined: process 7"):
+    with pytest.raises(LeaseError, match=r"cards \['cpu-slot-2'\] are quarantined: seen process 7"):
         leases.acquire(
             CARDS,
             ATTEMPT,
@@ -188,7 +191,7 @@ def test_only_the_cards_of_the_survivors_lease_are_blamed(place: Place) -> None:
 
 def test_a_host_that_hides_its_processes_gives_no_lease(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descent, "find", lambda _pid: None)
-    with pytest.raises(LeaseError, match="expected this process, saw nothing: mount /proc"):
+    with pytest.raises(LeaseError, match="seen nothing; expected this process; mount /proc"):
         place.lease()
 
 
@@ -196,7 +199,7 @@ def test_a_card_that_is_not_idle_stays_in_quarantine(place: Place) -> None:
     place.lease(CARDS[:2]).quarantine("x")
     place.reasons = {"cpu-slot-1": "it uses 5 bytes"}
     with pytest.raises(
-        LeaseError, match=r"cpu-slot-1 .* is quarantined, last quarantined \(x\) by .*: it uses 5 bytes: end"
+        LeaseError, match=r"cpu-slot-1 .* is quarantined, last quarantined \(x\) by .*: it uses 5 bytes; end"
     ):
         place.lease(CARDS[:2])
     assert {stale for _, _, stale in place.states().values()} == {True}
@@ -216,7 +219,7 @@ def test_an_error_in_the_sweep_gives_no_lease_and_holds_no_lock(place: Place) ->
 
 @pytest.mark.parametrize("cards", [(), (CARDS[0], CARDS[0])])
 def test_no_card_and_a_doubled_card_are_refused(place: Place, cards: tuple[Card, ...]) -> None:
-    with pytest.raises(LeaseError, match="expected one or more: name each card once"):
+    with pytest.raises(LeaseError, match="expected one or more, each once; name each card once"):
         place.lease(cards)
 
 
@@ -270,7 +273,7 @@ def test_stale_leases_of_other_cards_are_swept_and_keep_their_quarantine(place: 
 def test_what_survives_of_another_cards_lease_gives_no_lease(place: Place) -> None:
     place.lease(CARDS[1:2]).quarantine("x")
     place.survivors = [STUCK]
-    with pytest.raises(LeaseError, match=r"cards \['cpu-slot-1'\] are quarantined: process 7 of their last lease"):
+    with pytest.raises(LeaseError, match=r"cards \['cpu-slot-1'\] are quarantined: seen process 7 of their last lease"):
         place.lease()
     assert place.states()["cpu-slot-1"] == ("quarantined", False, True)
 
@@ -280,7 +283,7 @@ def test_another_card_is_not_taken_while_its_last_lease_is_swept(place: Place) -
     refused: list[str] = []
 
     def sweep(_token: str) -> Sweep:
-        with pytest.raises(LeaseError, match=r"cpu-slot-1 .* is leased") as raised:
+        with pytest.raises(LeaseError, match=r"cpu-slot-1 .*: seen leased") as raised:
             leases.acquire(CARDS[1:2], ATTEMPT, sweep=place.sweep, idle=place.idle, directory=place.path)
         refused.append(str(raised.value))
         return Sweep([], [])
@@ -305,7 +308,8 @@ def test_a_token_that_a_held_lease_bears_is_never_swept(place: Place) -> None:
     (place.path / "cpu-slot-0.lease").write_bytes(copied.replace(b'"held"', b'"quarantined"'))
     for cards in (CARDS[:1], CARDS[1:2]):
         with pytest.raises(
-            LeaseError, match=r"cards \['cpu-slot-0'\]: their last record bears the token of a lease that is held: see"
+            LeaseError,
+            match=r"cards \['cpu-slot-0'\]: seen the token of a held lease .*; see",
         ):
             place.lease(cards)
     assert place.swept == []
@@ -325,7 +329,8 @@ def test_a_record_of_another_card_is_refused(place: Place) -> None:
     live = place.lease(CARDS[2:])
     (place.path / "cpu-slot-0.lease").write_bytes((place.path / "cpu-slot-2.lease").read_bytes())
     with pytest.raises(
-        LeaseError, match=r"cpu-slot-0\.lease: a record of card cpu-slot-2; expected one of cpu-slot-0: see that no"
+        LeaseError,
+        match=r"cpu-slot-0\.lease: seen a record of card cpu-slot-2; expected one of cpu-slot-0; see",
     ):
         place.lease()
     assert place.swept == []
@@ -339,11 +344,11 @@ def test_a_lease_whose_file_an_editor_replaced_is_not_swept(place: Place) -> Non
         for cards in (CARDS[:1], CARDS[2:]):
             with pytest.raises(
                 LeaseError,
-                match=rf"card cpu-slot-0: its lease in .* was replaced while process {os.getpid()} holds it: leave the",
+                match=rf"seen its lease in .* replaced while process {os.getpid()} holds it; .*; leave the",
             ):
                 place.lease(cards)
         assert place.swept == []
-        with pytest.raises(LeaseError, match="was deleted or is another's"):
+        with pytest.raises(LeaseError, match="deleted or replaced; expected this session's"):
             live.release()
 
 
@@ -369,7 +374,7 @@ def test_what_a_start_of_the_host_ended_is_not_swept_and_still_looked_at(
 ) -> None:
     place = stale("e97a9943-0000-4000-8000-000000000000 pid:[1]", state)
     place.reasons["cpu-slot-0"] = "it uses 5 bytes"
-    with pytest.raises(LeaseError, match=r"is quarantined, last .*: it uses 5 bytes: end"):
+    with pytest.raises(LeaseError, match=r"is quarantined, last .*: it uses 5 bytes; end"):
         place.lease()
     place.reasons.clear()
     place.lease(CARDS[1:2]).release()
@@ -387,7 +392,7 @@ def test_a_stale_lease_whose_processes_are_not_seen_from_here_gives_no_lease(
         for cards in (CARDS[:1], CARDS[1:2]):
             with pytest.raises(
                 LeaseError,
-                match=r"card cpu-slot-0 is quarantined: its last .* of .*, whose processes pid:\[4026531999\] hides",
+                match=r"is quarantined: seen its last .* in .*; .* whose processes pid:\[4026531999\] shows",
             ):
                 place.lease(cards)
     assert place.swept == []
@@ -400,7 +405,7 @@ def test_a_stale_lease_whose_processes_are_not_seen_from_here_gives_no_lease(
 def test_a_host_that_hides_other_users_processes_gives_no_lease(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visibility, "hidden_by", lambda: "hidepid=2")
     with pytest.raises(
-        LeaseError, match=r"/proc is mounted with hidepid=2, which hides what other users run .*: mount -o"
+        LeaseError, match=r"/proc: seen the mount option hidepid=2, which hides other users\' .*; mount -o"
     ):
         place.lease()
 
@@ -419,7 +424,7 @@ def test_a_lease_that_cannot_be_recorded_whole_leaves_none_of_its_cards_held(
 
     with monkeypatch.context() as full:
         full.setattr(os, "pwrite", once)
-        with pytest.raises(LeaseError, match="not written"):
+        with pytest.raises(LeaseError, match="seen No space left on device; expected 4096 bytes written"):
             place.lease(CARDS[:2])
     assert place.states() == {"cpu-slot-0": ("released", False, False)}
     place.lease(CARDS[:2]).release()
@@ -467,7 +472,7 @@ def test_a_lease_notices_that_it_is_lost(place: Place, harm: Callable[[Path], No
         with pytest.raises(LeaseError, match=r"cpu-slot-0"):
             look()
     assert {path: path.read_bytes() for path in place.path.parent.rglob("*.lease")} == left
-    with pytest.raises(LeaseError, match="has ended: end it once"):
+    with pytest.raises(LeaseError, match="seen a second end; expected one; end it once"):
         lease.release()
 
 
@@ -476,10 +481,10 @@ def test_a_lease_that_was_lost_leaves_its_successor_alone(place: Place) -> None:
     _delete(place.path)
     second = place.lease()
     with pytest.raises(
-        LeaseError, match=r"cpu-slot-0: its lease in .* was deleted or is another's; another session may have run on it"
+        LeaseError, match=r"cpu-slot-0: seen its lease in .* deleted or replaced; .*: another session may have used it"
     ):
         first.check()
-    with pytest.raises(LeaseError, match="was deleted or is another's"):
+    with pytest.raises(LeaseError, match="deleted or replaced; expected this session's"):
         first.release()
     assert place.states() == {"cpu-slot-0": ("held", True, False), "cpu-slot-1": ("released", False, False)}
     second.check()
@@ -505,11 +510,11 @@ def _make_pipe(path: Path) -> None:
     os.mkfifo(path, 0o600)
 
 
-@pytest.mark.parametrize(("make", "seen"), [(_make_pipe, "not a regular file"), (Path.mkdir, "Is a directory")])
+@pytest.mark.parametrize(("make", "seen"), [(_make_pipe, "no regular file"), (Path.mkdir, "Is a directory")])
 def test_what_is_no_file_is_refused_at_once(place: Place, make: Callable[[Path], None], seen: str) -> None:
     place.lease().release()
     make(place.path / "cpu-slot-1.lease")
-    with pytest.raises(LeaseError, match=rf"cpu-slot-1\.lease: {seen}; expected a lease: move it away"):
+    with pytest.raises(LeaseError, match=rf"cpu-slot-1\.lease: seen {seen}; expected a lease; move it away"):
         place.lease(CARDS[1:2])
     place.lease().release()  # the other cards are free
     assert place.states() == {"cpu-slot-0": ("released", False, False)}
@@ -517,7 +522,7 @@ def test_what_is_no_file_is_refused_at_once(place: Place, make: Callable[[Path],
         str(place.path / "cpu-slot-1.lease")
     ]
     directory = LeaseDirectory(place.path)
-    with pytest.raises(LeaseError, match="expected a lease: move it away"):
+    with pytest.raises(LeaseError, match="expected a lease; move it away"):
         directory.read("cpu-slot-1")
     directory.close()
 
@@ -583,7 +588,9 @@ def machine_place() -> Iterator[Place]:
 def test_a_card_that_one_user_leases_is_not_leased_by_another(machine_place: Place) -> None:
     with machine_place.lease() as lease:
         said = _as_nobody(machine_place.lease)
-        assert re.search(rf"LeaseError: card .* is leased: held by process {os.getpid()} since .*: wait for", said)
+        assert re.search(
+            rf"LeaseError: card .* seen leased, held by process {os.getpid()} since .*; expected free; wait", said
+        )
         lease.release()
 
 
@@ -617,7 +624,7 @@ def test_another_user_deletes_no_lease(machine_place: Place) -> None:
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to("real")
-    with pytest.raises(LeaseError, match="Not a directory; expected a directory of every user: move away"):
+    with pytest.raises(LeaseError, match="seen Not a directory; expected a directory open to every user; move away"):
         LeaseDirectory(tmp_path / "link")
 
 
@@ -626,7 +633,7 @@ def test_a_directory_that_is_not_open_to_every_user_is_refused(tmp_path: Path, m
     place = tmp_path / "closed"
     place.mkdir()
     place.chmod(mode)
-    with pytest.raises(LeaseError, match=f"mode {mode:04o}; expected 1777, every user's: chmod 1777 {place}"):
+    with pytest.raises(LeaseError, match=f"seen mode {mode:04o}; expected 1777, every user's; chmod 1777 {place}"):
         LeaseDirectory(place)
 
 
@@ -637,7 +644,7 @@ def test_a_directory_that_somebody_has_locked_is_refused_at_once(place: Place) -
     start = time.monotonic()
     for look in (place.lease, place.states):
         with pytest.raises(
-            LeaseError, match=f"{place.path}: another process has locked the directory as a whole.*lslocks"
+            LeaseError, match=f"{place.path}: seen the whole directory locked by another process.*lslocks"
         ):
             look()
     assert time.monotonic() - start < 20 * lease_directory.BUSY_SECONDS
@@ -672,7 +679,7 @@ def test_another_users_closed_file_keeps_its_own_card_only(machine_place: Place)
     machine_place.lease(CARDS[:2]).release()
     (machine_place.path / "cpu-slot-0.lease").chmod(0o600)
     assert _as_nobody(lambda: machine_place.lease(CARDS[1:2]).release()) == "None"
-    assert "cpu-slot-0.lease: Permission denied" in _as_nobody(machine_place.lease)
+    assert "cpu-slot-0.lease: seen Permission denied" in _as_nobody(machine_place.lease)
 
 
 def test_a_directory_that_somebody_is_just_making_is_waited_for(tmp_path: Path) -> None:
@@ -693,14 +700,14 @@ def test_a_lease_that_cannot_be_made_is_one_line(place: Place, monkeypatch: pyte
         return really(path, flags, *arguments, **named)
 
     monkeypatch.setattr(os, "open", full)
-    with pytest.raises(LeaseError, match=r"cpu-slot-0\.lease: No space left on device; expected a new lease: see"):
+    with pytest.raises(LeaseError, match=r"cpu-slot-0\.lease: seen No space left on device; expected a new lease; see"):
         place.lease()
 
 
 def test_a_lock_file_that_is_a_link_is_refused(place: Place, tmp_path: Path) -> None:
     LeaseDirectory(place.path).close()
     (place.path / "cpu-slot-0.lease").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(LeaseError, match="expected a lease: move it away"):
+    with pytest.raises(LeaseError, match="expected a lease; move it away"):
         place.lease()
     assert not (tmp_path / "elsewhere").exists()
 
@@ -730,7 +737,7 @@ def test_a_damaged_record_is_refused_and_names_its_file(place: Place, content: b
 
 
 def test_a_record_that_does_not_fit_is_refused_before_anything_is_held(place: Place) -> None:
-    with pytest.raises(LeaseError, match="expected at most 2396: shorten --sealed-root"):
+    with pytest.raises(LeaseError, match="expected at most 2396; shorten --sealed-root"):
         place.lease(attempt=Path("/" + "x" * 4096))
     place.lease().release()
 
@@ -739,10 +746,13 @@ def test_a_record_that_cannot_be_written_whole_gives_no_lease(place: Place) -> N
     def full(_descriptor: int, _content: bytes, _offset: int) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    for pwrite, message in ((full, "not written .No space left on device"), (lambda *_: 7, "7 of 4096 bytes written")):
+    for pwrite, message in (
+        (full, "seen No space left on device"),
+        (lambda *_: 7, "seen 7 bytes written; expected 4096"),
+    ):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "pwrite", pwrite)
-            with pytest.raises(LeaseError, match=rf"{message}.*: make room on its disk"):
+            with pytest.raises(LeaseError, match=rf"{message}.*; make room on its disk"):
                 place.lease()
     place.lease().release()
 

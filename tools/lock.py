@@ -55,7 +55,7 @@ Pins = dict[str, str]
 
 
 def pip_report(arguments: Sequence[str]) -> list[dict[str, Any]]:
-    """What pip would install, from ``pip install --dry-run --report``.
+    """Return pip's report of an installation, from ``pip install --dry-run --report``.
 
     Raises:
         SystemExit: pip failed; its last line says why.
@@ -76,12 +76,12 @@ def pins_of(report: Iterable[Mapping[str, Any]]) -> Pins:
 
 
 def resolve(requirements: str, *options: str) -> Pins:
-    """The versions that pip chooses for a file of requirements."""
+    """Return pip's choice of versions for a file of requirements."""
     return pins_of(pip_report([*options, "-r", str(REQUIREMENTS / requirements)]))
 
 
 def platform_tags(glibc_minor: int) -> list[str]:
-    """The platform tags that Linux x86_64 with glibc 2.``glibc_minor`` accepts, best first."""
+    """Platform tags of Linux x86_64 with glibc 2.``glibc_minor``, best first."""
     tags = []
     for minor in range(glibc_minor, 4, -1):
         tags.append(f"manylinux_2_{minor}_x86_64")
@@ -91,7 +91,7 @@ def platform_tags(glibc_minor: int) -> list[str]:
 
 
 def digests(pins: Pins) -> dict[str, set[str]]:
-    """The SHA-256 digests of the files that pip would choose for these versions, by package name."""
+    """SHA-256 digests of pip's choices of files for these versions, by package name."""
     found: dict[str, set[str]] = {name: set() for name in pins}
     exact = [f"{name}=={version}" for name, version in pins.items()]
     for python in PYTHONS:
@@ -105,7 +105,7 @@ def digests(pins: Pins) -> dict[str, set[str]]:
 
 
 def torch_digests() -> set[str]:
-    """The published digests of torch's CPU build, after checking the one that pip reports here.
+    """Return the published digests of torch's CPU build, after a check of pip's own.
 
     Raises:
         SystemExit: pip found another file.
@@ -113,7 +113,7 @@ def torch_digests() -> set[str]:
     (package,) = pip_report(["--no-deps", f"torch=={TORCH_VERSION}"])
     seen = package["download_info"]["archive_info"]["hashes"]["sha256"]
     if seen not in TORCH_SHA256:
-        raise SystemExit(f"tools/lock.py: torch {TORCH_VERSION}: expected {TORCH_SHA256}, pip found {seen}")
+        raise SystemExit(f"tools/lock.py: torch {TORCH_VERSION}: seen {seen} in pip; expected one of {TORCH_SHA256}")
     return set(TORCH_SHA256)
 
 

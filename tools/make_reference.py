@@ -97,7 +97,7 @@ def _docstrings(module: ModuleType) -> Iterator[str]:
 
 
 def _files() -> str:
-    """Every form that has a name of its own, and its fields."""
+    """Tables of the fields of every named form."""
     sections = ["## Files and their fields\n"]
     found = {form.__qualname__: form for module in _modules(pytest_laguna.evidence) for form in _forms(module)}
     for form in sorted(found.values(), key=_name_of_form):
@@ -142,7 +142,7 @@ def _modules(package: ModuleType) -> Iterator[ModuleType]:
 
 
 def _sentence(text: str) -> str:
-    """One line in which code looks like code and a bar does not end a cell."""
+    """One line as a table cell: code in code style, bars escaped."""
     return " ".join(text.split()).replace("``", "`").replace("|", "\\|")
 
 

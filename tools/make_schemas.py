@@ -35,7 +35,7 @@ JOURNAL_PHASE = "pytest-laguna-journal-phase-v1"
 
 
 def json_schemas() -> dict[str, str]:
-    """File name to text: for each model that names its own schema, and for those that are read without its word."""
+    """Texts by file name, for each model with a schema id and for those read without one."""
     unnamed: dict[str, type[pydantic.BaseModel]] = {
         CAMPAIGN: Campaign,
         PROTOCOL: Protocol,
@@ -47,7 +47,7 @@ def json_schemas() -> dict[str, str]:
 
 
 def _object(description: str, **properties: object) -> dict[str, object]:
-    """An object that has all of these and nothing else."""
+    """A closed object with all of these properties required."""
     closed: dict[str, object] = {"additionalProperties": False, "required": sorted(properties)}
     return {"type": "object", "description": description, "properties": properties} | closed
 
@@ -125,7 +125,7 @@ def _models() -> Iterator[tuple[str, type[Schema]]]:
 
 
 def _name(model: type[Schema]) -> str | None:
-    """What a file says of itself under ``schema``; None where it says nothing."""
+    """A model's ``schema`` value, or None."""
     field = model.model_fields.get("file_schema")
     if field is None or field.alias != "schema":
         return None
@@ -143,13 +143,13 @@ def _dump(name: str, schema: dict[str, Any]) -> str:
 
 
 def _description(model: type[pydantic.BaseModel]) -> str:
-    """What its docstring says of it, and those of the forms that it begins with."""
+    """The model's docstring, then those of its base models."""
     forms = (form for form in model.__mro__ if form not in {Schema, *Schema.__mro__})
     return "\n\n".join(inspect.cleandoc(form.__doc__ or "") for form in forms)
 
 
 def main() -> None:
-    """Write them all, and remove what is left of earlier ones."""
+    """Write all schemas, and remove stale ones."""
     TARGET.mkdir(exist_ok=True)
     texts = json_schemas()
     for path in TARGET.glob("*.json"):

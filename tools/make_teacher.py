@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a canonical teacher: what the q1 arm of a campaign's engine answers to a suite, on one rank.
+"""Makes a canonical teacher: the answers of a campaign's q1 arm to a suite, on one rank.
 
     python tools/make_teacher.py CAMPAIGN SUITE.json TEACHER.json [--device cpu]
 

@@ -27,14 +27,14 @@ class Mutant:
     """One change of a module.
 
     Attributes:
-        name: the file, the function and what became of what; the same wherever in the file the function stands.
+        name: file, function and change; independent of the function's place in the file.
         path: the module's file.
         function: qualified name of the outermost function around the change.
         lines: first and last line of the statement, or of the head of the compound statement, around the change.
         within: first and last line of that function.
-        module: the source as it is.
+        module: the original source.
         before: the node to replace.
-        after: what replaces it.
+        after: its replacement.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Mutant:
 
 
 def mutants_of(path: Path, root: Path) -> list[Mutant]:
-    """Every mutant of a module, in the order of its source; ``root`` is the folder that names are relative to."""
+    """Return every mutant of a module, in the order of its source; names are relative to ``root``."""
     wrapper = MetadataWrapper(cst.parse_module(path.read_text()))
     collector = _Collector(path, path.relative_to(root).as_posix(), wrapper.module)
     wrapper.visit(collector)
@@ -139,7 +139,7 @@ class _Collector(cst.CSTVisitor):  # type: ignore[misc]
         raise AssertionError(self._shown)
 
     def _line(self, node: cst.CSTNode) -> int:
-        """Operators have no place of their own: then that of what is around them."""
+        """Line of a node, or of its parent: operators have no position."""
         for inner in (node, *reversed(self._around)):
             place = self.get_metadata(PositionProvider, inner, None)
             if place is not None:
@@ -152,7 +152,7 @@ class _Collector(cst.CSTVisitor):  # type: ignore[misc]
 
 
 def _raised_or_found(node: cst.CSTNode) -> bool:
-    """Whether a node is an error that is raised, or a finding: a verdict and its reason."""
+    """True if a node is a raised error, or a finding: a verdict and its reason."""
     match node:
         case cst.Raise():
             return True

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an attempt is bound to: sources, packages, environment and host."""
+"""The identity of an attempt: sources, packages, environment and host."""

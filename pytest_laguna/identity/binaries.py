@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The binaries that the ranks had mapped, hashed by the controller and tied to the files on disk."""
+"""The binaries mapped by the ranks, hashed by the controller and tied to the files on disk."""
 
 from __future__ import annotations
 
@@ -17,16 +17,9 @@ MAPS = Path("/proc/self/maps")
 
 
 def hash_mapped(mapped: Iterable[MappedFile], known: Sequence[Binary]) -> list[Binary]:
-    """Hash what is mapped and lies on disk; a file that has been hashed and has kept its stamp is not hashed again.
+    """Add the mapped files on disk to ``known`` by path, and hash the new and changed ones, which get further entries.
 
-    What is mapped and is not on disk any more, or is empty, is left out, and judged by that.
-
-    Args:
-        mapped: of all ranks of an arm.
-        known: of the arms before.
-
-    Returns:
-        ``known`` and what is new, a file that has changed since with an entry of its own, in the order of their paths.
+    Mapped files that are empty or gone from the disk are left out; the analysis judges their absence.
 
     Raises:
         IdentityError: a file cannot be read, or changes meanwhile.
@@ -47,9 +40,9 @@ def _is_on_disk(path: Path) -> bool:
 
 
 def _words_of_the_kernel(path: Path) -> tuple[int, int]:
-    """Device and inode that the kernel tells of a mapping of this file.
+    """Device and inode of a mapping of this file, as the kernel reports them.
 
-    On some file systems (btrfs, overlayfs) ``stat`` tells others, so a mapping is compared with a mapping.
+    On some file systems (btrfs, overlayfs) ``stat`` reports others, so a mapping is compared with a mapping.
     """
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 1, mmap.MAP_PRIVATE, mmap.PROT_READ):
         for line in os.fsdecode(MAPS.read_bytes()).split("\n"):
@@ -58,5 +51,5 @@ def _words_of_the_kernel(path: Path) -> tuple[int, int]:
             if [name.replace("\\012", "\n") for name in columns[5:]] == [str(path)]:
                 major, minor = (int(number, 16) for number in columns[3].split(":"))
                 return os.makedev(major, minor), int(columns[4])
-    message = f"{printable(path)}: mapped, and not in {MAPS}; expected the kernel to list it under this path"
+    message = f"{printable(path)}: seen no entry in {MAPS}; expected the kernel to list it under this path"
     raise IdentityError(message)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds what libraries need the way the dynamic linker does, without loading any of them.
+"""Finds the needed libraries of libraries like the dynamic linker, without loading any of them.
 
 Source: the order of the search is that of ``ld.so(8)``; ``$LIB`` and ``$PLATFORM`` are not expanded.
 """
@@ -23,13 +23,7 @@ DEFAULT_DIRECTORIES = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A library in the order of loading.
-
-    Attributes:
-        path: where it was found.
-        dynamic: its dynamic section.
-        rpath: directories of its own DT_RPATH and of those that it was loaded for.
-    """
+    """A library as it was loaded; ``rpath`` is DT_RPATH of the library and of those that needed it."""
 
     path: Path
     dynamic: DynamicSection
@@ -37,15 +31,15 @@ class _Loaded:
 
 
 def resolve_closure(roots: Sequence[Path], search: Sequence[Path] = ()) -> Closure:
-    """Find everything that a process would load for some libraries, and hash it.
+    """Find and hash every library that a process would load for some libraries.
 
     Args:
         roots: libraries and modules that the process opens by path, in this order.
-        search: the directories of ``LD_LIBRARY_PATH``, or those of libraries that the process has loaded before and
-            whose names are known to the linker then, such as ``torch/lib``.
+        search: the directories of ``LD_LIBRARY_PATH``, or those of libraries already loaded by the process, whose names
+            the linker knows, such as ``torch/lib``.
 
     Returns:
-        What was found, breadth first as the linker loads it, and what was not.
+        The libraries found, breadth first as the linker loads them, and the absent ones.
 
     Raises:
         IdentityError: a library cannot be read or is no ELF file.
@@ -80,7 +74,7 @@ def libraries_below(directory: Path) -> list[Path]:
 
 
 def system_directories(configuration: Path = LINKER_CONFIGURATION) -> Iterator[Path]:
-    """The directories of the linker's configuration, and those that it knows by itself."""
+    """Yield the directories of the linker's configuration, and its built-in ones."""
     yield from _configured(configuration)
     yield from (Path(directory) for directory in DEFAULT_DIRECTORIES)
 
@@ -104,7 +98,7 @@ def _opened(path: Path, inherited: tuple[Path, ...] = ()) -> _Loaded:
 
 
 def _directories(library: _Loaded, search: Sequence[Path]) -> list[Path]:
-    """Where a library's needs are looked for, before the system's directories."""
+    """Directories searched for a library's needs before the system's."""
     if library.dynamic.runpath is None:
         return [*library.rpath, *search]
     return [*search, *_expand(library.dynamic.runpath, library.path)]
@@ -126,7 +120,7 @@ def _find(name: str, by: _Loaded, places: Sequence[Path]) -> _Loaded | None:
 
 
 def _called(name: str, places: Sequence[Path]) -> str | None:
-    """A file that calls itself by a name under which it does not lie."""
+    """Path of a file whose soname is ``name``, under another file name, or None."""
     for place in places:
         for path in sorted(place.iterdir()) if place.is_dir() else ():
             if path.is_file() and is_elf(path) and _soname(path) == name:
@@ -137,7 +131,7 @@ def _called(name: str, places: Sequence[Path]) -> str | None:
 def _soname(path: Path) -> str | None:
     try:
         return read_dynamic(path).soname
-    except IdentityError:  # an object file, or a damaged one: it is not what was asked for
+    except IdentityError:  # an object file, or a damaged one: no match
         return None
 
 
@@ -160,5 +154,5 @@ def _target(path: Path) -> Path:
     try:
         return path.resolve(strict=True)
     except OSError as error:
-        message = f"{printable(path)}: cannot be followed ({error.strerror}); expected a library that stays there"
+        message = f"{printable(path)}: seen {error.strerror}; expected a library that stays there"
         raise IdentityError(message) from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resolves what the kernels of an XPU's engine would load, without loading any of it."""
+"""Resolves the libraries that an XPU engine's kernels would load, without loading them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ from pytest_laguna.identity.closure import libraries_below, resolve_closure, sys
 
 PACKAGE = "vllm_xpu_kernels"
 DRIVER = "libze_intel_gpu.so.1"
-"""Level Zero's loader opens it by this name: no library asks the linker for it. Source: level-zero, its loader."""
+"""Opened by name by Level Zero's loader, so that no library asks the linker for it (source: level-zero, its loader)."""
 
 
 def kernel_closure(state: EngineState, system: tuple[Path, ...] | None = None) -> Closure:
-    """Everything that the kernels' package needs, with torch's libraries and the runtime's as torch finds them.
-
-    Args:
-        state: of the engine.
-        system: where the operating system has libraries; None for the linker's own directories.
+    """Return the libraries of the kernels' package, with torch's and the runtime's as torch finds them.
 
     Raises:
         IdentityError: a library cannot be read.
@@ -31,7 +27,7 @@ def kernel_closure(state: EngineState, system: tuple[Path, ...] | None = None) -
     torch = _beside(state, TORCH, "torch/lib")
     if package is None or not package.is_dir():
         return Closure(libraries=[], absent=[AbsentLibrary(name=PACKAGE, needed_by=state.interpreter, renamed=None)])
-    # The runtime that comes through pip lies in the environment's own lib, where torch's libraries look for it.
+    # pip puts the runtime into the environment's own lib, which torch's libraries search.
     search = [place for place in (torch, Path(state.prefix) / "lib") if place is not None]
     places = system_directories() if system is None else system
     drivers = [place / DRIVER for place in places if (place / DRIVER).is_file()]

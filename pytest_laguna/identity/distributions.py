@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed for an interpreter that need not be this one, and whether its files are still as installed.
+"""The distributions installed for an interpreter, which may be another, and the changes to their files since.
 
 Sources: the packaging specifications "Recording installed projects" (METADATA, RECORD) and "Recording the Direct URL".
 """
@@ -28,13 +28,7 @@ _IMPORTABLE = frozenset({".py", ".pyc", ".so"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Recorded:
-    """A file that RECORD lists with a digest.
-
-    Attributes:
-        path: as RECORD spells it.
-        file: where it lies.
-        digest: algorithm and value as RECORD spells them.
-    """
+    """A file with a digest in RECORD; ``path`` and ``digest`` (algorithm and value) as spelt there."""
 
     path: str
     file: Path
@@ -42,7 +36,7 @@ class _Recorded:
 
 
 def metadata_on(path: Sequence[str]) -> Iterator[Path]:
-    """The metadata of every distribution on a ``sys.path``, in its order."""
+    """Yield the metadata of every distribution on a ``sys.path``, in its order."""
     for place in dict.fromkeys(path):
         if Path(place).is_dir():
             yield from sorted(
@@ -51,16 +45,17 @@ def metadata_on(path: Sequence[str]) -> Iterator[Path]:
 
 
 def look_at_distribution(metadata: Path) -> Distribution:
-    """What an installed distribution is, without a look into its files.
+    """Describe an installed distribution without reading its files.
 
     Raises:
         IdentityError: its metadata names no name and version, or is damaged.
-        OSError: something of it cannot be read.
+        OSError: a file of it cannot be examined.
     """
     headers = email.parser.HeaderParser().parsestr(_headers(metadata))
     name, version = headers.get("Name"), headers.get("Version")
     if not name or not version:
-        message = f"{printable(metadata)}: names no name and version; remove it, or install its distribution again"
+        found = f"{printable(metadata)}: seen {name or 'no name'}, {version or 'no version'}; expected both"
+        message = f"{found}; remove it, or install its distribution again"
         raise IdentityError(message)
     listed = {row.path: stamp(row.file.stat()).canonical() for row in _recorded(metadata) if row.file.exists()}
     return Distribution(
@@ -73,16 +68,10 @@ def look_at_distribution(metadata: Path) -> Distribution:
 
 
 def hash_distributions(metadata: Sequence[Path], start_files: Collection[str]) -> dict[str, DistributionContent]:
-    """Compare every file of installed distributions with what their RECORD says.
+    """Compare every file of installed distributions with their RECORDs; return contents by the metadata's path.
 
-    A file that several of them bring along is as one of them has it, and none of them is wrong for that.
-
-    Args:
-        metadata: of all of them.
-        start_files: what Python reads or runs by itself when it starts.
-
-    Returns:
-        By the path of the metadata.
+    A file shared by several distributions may match any one of their digests, and counts as wrong for none of them
+    then. ``start_files`` are those that Python reads or runs by itself when it starts.
 
     Raises:
         IdentityError: a file cannot be read, or changes meanwhile.
@@ -107,7 +96,7 @@ def hash_distributions(metadata: Sequence[Path], start_files: Collection[str]) -
 
 
 def _resolved(named: Collection[Path]) -> Iterator[tuple[Path, Path]]:
-    """Those of the named files that are there, and where each lies; of many files the folders are few."""
+    """Yield the existing ones of the named files with their real paths; folders, of which there are few, once."""
     folders = {folder: folder.resolve() for folder in {file.parent for file in named}}
     for file in named:
         if file.is_file():
@@ -115,9 +104,9 @@ def _resolved(named: Collection[Path]) -> Iterator[tuple[Path, Path]]:
 
 
 def _unlisted(metadata: Path, rows: Sequence[_Recorded], listed: Collection[Path]) -> Iterator[str]:
-    """What Python would import from within the engine's packages though no RECORD lists it.
+    """Yield importable files within the engine's packages that no RECORD lists.
 
-    A directory of a module's name wins against the module, so that what RECORD lists could be all right and not run.
+    A directory of a module's name wins against the module, so RECORD could list only good files of which none runs.
     """
     for name in ENGINE_PACKAGES:
         if not any(row.path == f"{name}/__init__.py" for row in rows):
@@ -128,7 +117,7 @@ def _unlisted(metadata: Path, rows: Sequence[_Recorded], listed: Collection[Path
 
 
 def _as_recorded(sha256: str) -> str:
-    """A digest as RECORD spells it."""
+    """A digest in RECORD's spelling."""
     return f"sha256={base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b'=').decode()}"
 
 
@@ -146,7 +135,7 @@ def _headers(metadata: Path) -> str:
 
 
 def _recorded(metadata: Path) -> list[_Recorded]:
-    """What RECORD lists with a digest; compiled Python has none, and neither has RECORD itself.
+    """Entries of RECORD with a digest; compiled Python has none, and neither has RECORD itself.
 
     Programs and data outside the directory of modules are left out: the engine imports none of them, and moving an
     environment rewrites them.
@@ -166,7 +155,7 @@ def _editable(metadata: Path) -> SourceTree | None:
     value = files.parse_json(files.read_bytes(origin, limit=_SIZE_LIMIT), str(origin))
     url = value.get("url") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(url, str):
-        message = f"{printable(origin)}: expected an object with a url; install its distribution again"
+        message = f"{printable(origin)}: seen {type(value).__name__}; expected an object with a url; install it again"
         raise IdentityError(message)
     local = value.get("dir_info")
     if not isinstance(local, dict) or local.get("editable") is not True:

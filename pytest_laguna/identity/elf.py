@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a library says of itself to the dynamic linker.
+"""Reads a library's dynamic section.
 
 Source: the System V ABI, "Dynamic Section".
 """
@@ -20,14 +20,14 @@ from pytest_laguna.identity.stamps import printable
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DynamicSection:
-    """What matters for finding libraries.
+    """The fields used to find libraries.
 
     Attributes:
-        machine: word size and machine; a library of another kind is not taken.
-        soname: None when there is none.
+        machine: word size and machine; a library of another kind does not match.
+        soname: None without one.
         needed: DT_NEEDED in its order.
-        rpath: the directories of DT_RPATH, unexpanded; empty where DT_RUNPATH is there, which rules it out.
-        runpath: of DT_RUNPATH; None where there is none.
+        rpath: the directories of DT_RPATH, unexpanded; empty beside DT_RUNPATH, which overrides it.
+        runpath: of DT_RUNPATH; None without one.
     """
 
     machine: tuple[int, str]
@@ -38,7 +38,7 @@ class DynamicSection:
 
 
 def is_elf(path: Path) -> bool:
-    """Whether a file begins as an ELF file does; a linker script that is named like a library does not."""
+    """True if a file begins like an ELF file; a linker script named like a library does not."""
     with path.open("rb") as stream:
         return stream.read(4) == b"\x7fELF"
 
@@ -66,10 +66,10 @@ def read_dynamic(path: Path) -> DynamicSection:
                 )
             }
     except (OSError, ELFError, ConstructError, ValueError, KeyError, AttributeError) as error:
-        message = f"{printable(path)}: no library that can be read ({printable(str(error))}); expected an ELF file"
+        message = f"{printable(path)}: seen {printable(str(error))}; expected a readable ELF file"
         raise IdentityError(message) from error
     if not tags:
-        message = f"{printable(path)}: has no dynamic section; expected a library or a module"
+        message = f"{printable(path)}: seen no dynamic section; expected a library or a module"
         raise IdentityError(message)
     runpath = _directories(texts["DT_RUNPATH"]) if texts["DT_RUNPATH"] else None
     return DynamicSection(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interpreter that runs the engine: what it is, what it finds, and which copies of this project it imports.
+"""The identity of the engine's interpreter: its state, its distributions, and its copies of this project.
 
-The interpreter is asked where it looks. What lies there is read by this process: an engine's own word for its files
+The interpreter only says where it searches. This process reads the files there: an engine's own word for its files
 would be worth nothing.
 """
 
@@ -28,7 +28,7 @@ from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.identity.stamps import digest_stamped, printable, stamp
 
 Runner: TypeAlias = Callable[[Sequence[str], Mapping[str, str], Path, float], ProcessRecord]
-"""Runs argv with variables in a directory, within seconds, under supervision; ``engine.launch.Runner`` says more."""
+"""Runs argv with variables in a directory, within seconds, under supervision; see ``engine.launch.Runner``."""
 
 PROGRAM = Path(__file__).with_name("engine_program.py")
 HARNESS = "pytest_laguna"
@@ -42,7 +42,7 @@ class _Place(Schema):
 
 
 class _Answer(Schema):
-    """What ``engine_program.py`` writes."""
+    """The result of ``engine_program.py``."""
 
     version: str
     prefix: str
@@ -56,20 +56,13 @@ class _Answer(Schema):
 def describe_engine(
     interpreter: Path, candidate: str, directory: Path, *, deadline_seconds: float, run: Runner
 ) -> EngineIdentity:
-    """Look at the engine, and hash once what it consists of.
-
-    Args:
-        interpreter: the engine's Python, as the campaign names it.
-        candidate: import name of the candidate's package.
-        directory: made here with mode 0700; the process that asks the interpreter runs there.
-        deadline_seconds: after which that process is ended.
-        run: runs it, with the environment of an arm.
+    """Describe the engine, and hash its contents once; its interpreter answers in ``directory``, made here (0700).
 
     Raises:
         FileExistsError: the directory exists.
-        IdentityError: the interpreter is none, does not answer, or does not find the packages; or something that it
-            finds cannot be read.
-        OSError: something that it finds went away meanwhile.
+        IdentityError: the interpreter is none, does not answer, or does not find the packages; or a file cannot be
+            read.
+        OSError: a file disappeared meanwhile.
     """
     state = look_at_engine(interpreter, candidate, directory, deadline_seconds=deadline_seconds, run=run)
     return EngineIdentity(state=state, content=_content(state))
@@ -78,9 +71,9 @@ def describe_engine(
 def look_at_engine(
     interpreter: Path, candidate: str, directory: Path, *, deadline_seconds: float, run: Runner
 ) -> EngineState:
-    """Look at the engine without hashing what it consists of; arguments and errors are those of ``describe_engine``."""
+    """Describe the engine without hashing; arguments and errors as ``describe_engine``."""
     if not interpreter.is_absolute() or not os.access(interpreter, os.X_OK) or not interpreter.is_file():
-        message = f"engine interpreter {printable(interpreter)}: expected the absolute path of a Python program"
+        message = f"engine interpreter: seen {printable(interpreter)}; expected the absolute path of a Python program"
         raise IdentityError(message)
     answer = _ask(interpreter, candidate, directory, deadline_seconds, run)
     program = interpreter.resolve(strict=True)
@@ -108,14 +101,14 @@ def _ask(interpreter: Path, candidate: str, directory: Path, deadline_seconds: f
     if not process.is_clean:
         said = files.read_tail(directory / "stderr.log")
         last = printable(said[-1] if said else "nothing on standard error")
-        message = f"engine interpreter {printable(interpreter)}: {process}: {last}; expected Python 3.11 or newer"
+        message = f"engine interpreter {printable(interpreter)}: seen {process}: {last}; expected Python 3.11 or newer"
         raise IdentityError(message)
     answer = files.parse_json(files.read_bytes(result, limit=_SIZE_LIMIT), result.name)
     return parse_model(answer, _Answer, result.name)
 
 
 def _start_files(answer: _Answer) -> Iterator[Path]:
-    """What Python reads or runs by itself when it starts."""
+    """Yield the files that Python reads or runs by itself when it starts."""
     configuration = Path(answer.prefix, "pyvenv.cfg")
     if configuration.exists():
         yield configuration
@@ -126,16 +119,15 @@ def _start_files(answer: _Answer) -> Iterator[Path]:
 
 
 def _directory(place: _Place) -> str | None:
-    """From where a package is imported, as the interpreter spells it; None where from no single directory."""
+    """Import directory of a package, as the interpreter spells it; None without a single one."""
     return place.directories[0] if place.origin is not None and len(place.directories) == 1 else None
 
 
 def _imported(interpreter: Path, name: str, place: _Place) -> ImportedPackage:
     if place.origin is None or len(place.directories) != 1:
         seen = place.origin or place.directories or "nothing"
-        message = (
-            f"engine interpreter {printable(interpreter)}: package {name}: found {seen}; install this project there"
-        )
+        subject = f"engine interpreter {printable(interpreter)}: package {name}"
+        message = f"{subject}: seen {seen}; expected one directory; install this project there"
         raise IdentityError(message)
     directory = Path(place.directories[0]).resolve()  # mapped files have no links in their paths
     found = source.files_in(name, directory, source.SOURCE_SUFFIXES)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an interpreter says of itself: ``PYTHON -P -B engine_program.py RESULT.json PACKAGE...``.
+"""An interpreter's answer about itself: ``PYTHON -P -B engine_program.py RESULT.json PACKAGE...``.
 
 It is run by its path, with the flags and the environment of an arm, and imports the standard library only: an engine
-whose own copy of this project is old, or that has none, must answer as well.
+with an old copy of this project, or none, must answer as well.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def where(name: str) -> dict[str, Any]:
-    """From where a module would be imported: its file, and the directories of a package; both empty when nowhere."""
+    """The file of a module, and the directories of a package; both empty if it is not found."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -27,7 +27,7 @@ def where(name: str) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """Write what this interpreter is and where it finds the packages."""
+    """Write this interpreter's facts and the places of the packages."""
     result, *packages = arguments
     answer = {
         "version": sys.version,

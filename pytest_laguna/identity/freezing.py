@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Freezes a campaign, has it reviewed, and finds what has changed since."""
+"""Freezes a campaign, records its review, and finds changes since."""
 
 from __future__ import annotations
 
@@ -17,25 +17,22 @@ from pytest_laguna.identity.source import package_files
 from pytest_laguna.verdict import NotProvenError
 
 DATA_SUFFIXES = frozenset({".json", ".safetensors", ".toml"})
-"""Of this package's files that decide something and are no sources."""
+"""Files of this package that affect results and are no sources."""
 
 _PACKAGE = "pytest_laguna"
 
 
 def records(campaign: Path) -> tuple[Path, Path]:
-    """Where the record of what was frozen and that of its review lie: beside the campaign."""
+    """Paths of the frozen record and of its review, beside the campaign."""
     return campaign.with_suffix(f".{review.FROZEN}"), campaign.with_suffix(f".{review.REVIEW}")
 
 
 def freeze(path: Path) -> FrozenCampaign:
-    """Resolve every digest of a campaign.
-
-    Args:
-        path: the campaign file.
+    """Resolve every digest of a campaign file.
 
     Raises:
         CampaignError: it is not a campaign.
-        NotProvenError: it lies in no checkout, or in one with changes that nobody committed.
+        NotProvenError: it lies in no checkout, or in one with uncommitted changes.
         IdentityError: the candidate is not there, or a model's folder has no files.
         OSError: a file cannot be read.
     """
@@ -44,7 +41,7 @@ def freeze(path: Path) -> FrozenCampaign:
     commit, tree, *authors = _committed(project)
     changed = next(_changed(project, records(path)), None)
     if changed is not None:
-        message = f"{changed}: not committed; expected a clean checkout: what is frozen must be what others can read"
+        message = f"{changed}: seen uncommitted; expected a clean checkout, which others can read; commit it"
         raise NotProvenError(message)
     identity, record = take_identity(campaign, project)
     return FrozenCampaign.model_validate({
@@ -63,41 +60,41 @@ def freeze(path: Path) -> FrozenCampaign:
 
 
 def write_frozen(path: Path, frozen: FrozenCampaign) -> Path:
-    """Write the record beside the campaign, in the place of an older one; returns where."""
+    """Replace the frozen record beside the campaign, and return its path."""
     return _replace(records(path)[0], files.canonical_json(frozen.canonical()))
 
 
 def review_frozen(path: Path, reviewer: str) -> Review:
-    """What a reviewer says of a frozen campaign.
+    """Return a reviewer's review of a frozen campaign.
 
     Raises:
         CampaignError: it is not a campaign.
         NotProvenError: it was not frozen, has changed since, or the reviewer wrote it.
-        UnusableEvidenceError: the record of what was frozen is not of its form.
+        UnusableEvidenceError: the frozen record has another form.
         IdentityError: the candidate is not there.
         OSError: a file cannot be read.
     """
     frozen = read_reviewed(*records(path)).frozen
     if frozen is None:
-        message = f"{records(path)[0].name}: missing; expected what laguna freeze wrote beside the campaign"
+        message = f"{records(path)[0].name}: seen none; expected the record of laguna freeze beside the campaign"
         raise NotProvenError(message)
     changed = drift(path, frozen)
     if changed is not None:
-        message = f"{changed} has changed since it was frozen; expected what is to be reviewed: freeze it again"
+        message = f"{changed}: seen changed since it was frozen; expected the frozen state; freeze it again"
         raise NotProvenError(message)
     if frozen.is_by(reviewer):
-        message = f"{reviewer} wrote commit {frozen.commit[:12]}; expected a reviewer who did not"
+        message = f"reviewer: seen {reviewer}, who wrote commit {frozen.commit[:12]}; expected another person"
         raise NotProvenError(message)
     return Review(reviewer=reviewer, frozen=frozen.sha256)
 
 
 def write_review(path: Path, reviewed: Review) -> Path:
-    """Write the record beside the campaign, in the place of an older one; returns where."""
+    """Replace the review beside the campaign, and return its path."""
     return _replace(records(path)[1], files.canonical_json(reviewed.canonical()))
 
 
 def drift(path: Path, frozen: FrozenCampaign) -> str | None:
-    """The first file or digest that is not as it was frozen; None where all are. Models are looked at when they run.
+    """First file or digest that differs from the frozen one, or None; models are checked when they run.
 
     Raises: as ``freeze``, but for a checkout with changes.
     """
@@ -112,14 +109,10 @@ def drift(path: Path, frozen: FrozenCampaign) -> str | None:
 
 
 def take_reviewed(path: Path, evidence: Path) -> Reviewed:
-    """Keep copies of both records in an attempt's evidence and read those.
-
-    Args:
-        path: the campaign file.
-        evidence: the attempt's directory of that name.
+    """Copy both records into an attempt's evidence directory and read the copies.
 
     Raises:
-        UnusableEvidenceError: one of them is there and not of its form.
+        UnusableEvidenceError: one of them has another form.
         OSError: a copy cannot be written.
     """
     directory = evidence / review.DIRECTORY
@@ -135,7 +128,7 @@ _SIZE_LIMIT = 16 * 1024 * 1024
 
 
 def find_project(path: Path, campaign: Campaign) -> Path | None:
-    """The folder above a campaign that holds its tests, where its relative paths start; None without one."""
+    """Folder above a campaign with its tests, the base of its relative paths; None without one."""
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - a link must stay one
     return next(
         (above for above in absolute.parents if all((above / test).is_file() for test in _tests(campaign))), None
@@ -145,7 +138,7 @@ def find_project(path: Path, campaign: Campaign) -> Path | None:
 def _project(path: Path, campaign: Campaign) -> Path:
     project = find_project(path, campaign)
     if project is None:
-        message = f"{path}: no folder above it holds {', '.join(_tests(campaign))}; expected the gates' tests"
+        message = f"{path}: seen no {', '.join(_tests(campaign))} in a folder above it; expected the gates' tests"
         raise NotProvenError(message)
     return project
 
@@ -158,15 +151,13 @@ def _committed(project: Path) -> list[str]:
     """Commit, tree, and the names and addresses of author and committer."""
     answer = git(project, "log", "-1", "--no-show-signature", "--format=%H%x00%T%x00%an%x00%ae%x00%cn%x00%ce")
     if answer is None or answer.returncode != 0:
-        message = (
-            f"{project}: git knows no commit of it; expected a checkout: what is frozen must be what others can read"
-        )
+        message = f"{project}: seen no commit in git; expected a checkout, which others can read"
         raise NotProvenError(message)
     return answer.stdout.strip("\n").split("\0")
 
 
 def _changed(project: Path, own: tuple[Path, Path]) -> Iterator[str]:
-    """Paths that the checked out commit does not hold as they lie there, without the two records themselves."""
+    """Yield paths whose contents differ from the checked out commit, except for the two records."""
     answer = git(project, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all")
     top = git(project, "rev-parse", "--show-toplevel")
     if answer is None or answer.returncode != 0 or top is None:
@@ -184,14 +175,14 @@ def _data() -> dict[str, str]:
 
 
 def _protocols(path: Path, campaign: Campaign) -> dict[str, str]:
-    """The protocols that are there; the one of a lane where timing decides is written after gate 2."""
+    """Digests of the existing protocols; the one of a lane that decides by timing is written after gate 2."""
     named = [settings.engine.protocol for settings in campaign.lanes.values() if settings.engine is not None]
     found = [name for name in named if name is not None and (path.parent / name).is_file()]
     return {name: files.sha256_file(path.parent / name) for name in sorted(set(found))}
 
 
 def _models(campaign: Campaign, project: Path) -> dict[str, dict[str, str]]:
-    """By folder as the campaign names it, which is the same on every host; a lane's may not be there on this one."""
+    """Digests by folder as the campaign names it, the same on every host, for the folders on this one."""
     named = {folder for lane in campaign.lanes for folder in campaign.folders(lane)}
     folders = sorted(folder for folder in named if (project / folder).is_dir())
     frozen = freeze_models([project / name for name in folders]).folders if folders else []
@@ -206,7 +197,7 @@ def _differing(frozen: Mapping[str, str], now: object) -> str | None:
 
 
 def _replace(path: Path, content: bytes) -> Path:
-    """Whole or not at all, in the place of an older one: neither record is evidence, and each names what it is of."""
+    """Replace a file whole or not at all: neither record is evidence, and each names its subject."""
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     files.write_new(new, content)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's files: hashed once an attempt, and looked at again around every arm and leg without being hashed."""
+"""A model's files: hashed once an attempt, and checked again around every arm and leg without hashing."""
 
 from __future__ import annotations
 
@@ -13,15 +13,11 @@ from pytest_laguna.identity.stamps import digest_all, printable, stamp
 
 
 def freeze_models(directories: Sequence[Path]) -> ModelFiles:
-    """Hash every file below the models' folders.
-
-    Args:
-        directories: one folder a model; a file in it may be a symbolic link to a file elsewhere, as in a cache that
-            keeps contents by digest.
+    """Hash every file below the models' folders; a file may be a link, as in a content-addressed cache.
 
     Raises:
-        IdentityError: a folder is none or has no files; something in it is neither a file, a link to one, nor a folder;
-            a name is not UTF-8; a file cannot be read or changes meanwhile.
+        IdentityError: a folder is none or has no files; an entry is neither a file, a link to one, nor a folder; a name
+            is not UTF-8; a file cannot be read or changes meanwhile.
     """
     found = [(directory, list(_files_below(directory))) for directory in directories]
     digests = digest_all(target for _, files in found for _, _, target in files)
@@ -41,11 +37,7 @@ def freeze_models(directories: Sequence[Path]) -> ModelFiles:
 
 
 def check_models(frozen: ModelFiles) -> StampCheck:
-    """Look again at frozen models, without hashing.
-
-    Returns:
-        One line for each file that was changed, added or removed since.
-    """
+    """Check frozen models again, without hashing; one line for each file changed, added or removed since."""
     changes = [line for folder in frozen.folders for line in _changes(folder)]
     return StampCheck(looked_at=sum(len(folder.files) for folder in frozen.folders), changes=changes)
 
@@ -86,13 +78,13 @@ def _change(frozen: ModelFile, link: str | None, target: Path) -> str | None:
 
 
 def _files_below(directory: Path) -> Iterator[tuple[str, str | None, Path]]:
-    """Every file: its path below the directory, what its link says, and the file behind all links."""
+    """Yield every file: its path below the directory, its link as spelt, and the file behind all links."""
     if not directory.is_absolute() or not directory.is_dir():
-        message = f"model {printable(directory)}: expected the absolute path of a model's folder"
+        message = f"model: seen {printable(directory)}; expected the absolute path of a model's folder"
         raise IdentityError(message)
     paths = sorted(_names_below(directory))
     if not paths:
-        message = f"model {printable(directory)}: has no files; expected a model's folder"
+        message = f"model {printable(directory)}: seen no files; expected a model's folder"
         raise IdentityError(message)
     for path in paths:
         yield path, *_target(directory / path)
@@ -103,7 +95,7 @@ def _names_below(directory: Path) -> Iterator[str]:
         for name in names + [name for name in folders if os.path.islink(Path(folder, name))]:  # noqa: PTH114
             path = Path(folder, name).relative_to(directory).as_posix()
             if not _is_text(path):
-                message = f"{printable(directory / path)}: not a name in UTF-8; rename it"
+                message = f"{printable(directory / path)}: seen a name not in UTF-8; expected one; rename it"
                 raise IdentityError(message)
             yield path
 
@@ -117,7 +109,7 @@ def _is_text(path: str) -> bool:
 
 
 def _refuse(error: OSError) -> None:
-    message = f"{printable(error.filename)}: cannot be listed ({error.strerror}); expected a folder that can be read"
+    message = f"{printable(error.filename)}: seen {error.strerror}; expected a readable folder"
     raise IdentityError(message) from error
 
 
@@ -126,9 +118,9 @@ def _target(path: Path) -> tuple[str | None, Path]:
         link = os.readlink(path) if path.is_symlink() else None  # noqa: PTH115 - as it is spelt, which Path changes
         target = path.resolve(strict=True)
     except (OSError, RuntimeError) as error:  # a circle of links is a RuntimeError in Python 3.11 and 3.12
-        message = f"{printable(path)}: leads nowhere ({error}); expected a file or a link to one"
+        message = f"{printable(path)}: seen {error}; expected a file or a link to one"
         raise IdentityError(message) from error
     if not target.is_file():
-        message = f"{printable(path)}: leads to {printable(target)}, which is no file; expected a file or a link to one"
+        message = f"{printable(path)}: seen {printable(target)}, which is no file; expected a file or a link to one"
         raise IdentityError(message)
     return link, target

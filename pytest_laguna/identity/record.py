@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The identity record of an attempt: what was there, as far as a process without torch and vLLM can see."""
+"""The identity record of an attempt, as far as a process without torch and vLLM can see."""
 
 from __future__ import annotations
 
@@ -20,15 +20,11 @@ ENVIRONMENT_PREFIXES = (
     "VLLM", "LAGUNA", "ZE_", "ZES_", "SYCL", "UR_", "CCL_", "FI_", "ONEAPI_", "IPEX_", "TORCH", "PYTORCH_", "TRITON_",
     "LD_", "CUDA_", "NCCL_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "PYTHON",
 )  # fmt: skip
-"""Variables that can change what a runtime does. Others may hold secrets and are recorded as a count only."""
+"""Prefixes of variables that can affect a runtime; of others, which may hold secrets, only the count is recorded."""
 
 
 def take_identity(campaign: Campaign, project: Path) -> tuple[Identity, dict[str, JSON]]:
-    """Digests that the gates of a campaign share, and the record of everything else.
-
-    Args:
-        campaign: the campaign that runs.
-        project: pytest's root directory.
+    """Return the digests shared by the gates of a campaign, and the full record.
 
     Raises:
         IdentityError: the candidate's package is not installed.
@@ -56,7 +52,7 @@ def take_identity(campaign: Campaign, project: Path) -> tuple[Identity, dict[str
 
 
 def _packages() -> dict[str, str]:
-    """Every installed distribution by name, with its version. Each access to a metadata parses it anew."""
+    """Versions of all installed distributions by name; each access to a metadata parses it anew."""
     found = [distribution.metadata for distribution in importlib.metadata.distributions()]
     named = [(metadata["Name"], metadata["Version"]) for metadata in found]
     return dict(sorted(named, key=lambda entry: entry[0].lower()))
@@ -71,5 +67,5 @@ def _environment(environment: Mapping[str, str]) -> dict[str, JSON]:
 
 
 def _text(value: str) -> str:
-    """A name or value that may hold any byte, as text that UTF-8 can hold."""
+    """A name or value of any bytes as valid UTF-8."""
     return value.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sources an attempt ran: the candidate's and the harness's files, by path and SHA-256."""
+"""The sources of an attempt: the candidate's and the harness's files, by path and SHA-256."""
 
 from __future__ import annotations
 
@@ -15,67 +15,61 @@ from pytest_laguna.verdict import JSON
 
 SOURCE_SUFFIXES = frozenset({".py", ".pyi", ".c", ".h"})
 SETTINGS = ("pyproject.toml", "pytest.toml", "pytest.ini", "tox.ini", "setup.cfg")
-"""Where pytest reads what changes how tests run."""
+"""Files of pytest settings, which affect how tests run."""
 
 BINARY_SUFFIXES = frozenset({".so"})
 
 
 class IdentityError(Exception):
-    """Something that must be identified cannot be found: one line that names it."""
+    """Something to be identified cannot be found; the line names it."""
 
 
 def package_directory(package: str) -> Path:
-    """Where an installed package lies, found without importing it; of a dotted name the parents are imported.
+    """Return an installed package's directory without importing it; parents of a dotted name are imported.
 
     Raises:
-        IdentityError: it is not installed, or is not a package with a directory of its own.
+        IdentityError: it is not installed, or is not a package with one directory of its own.
     """
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError, TypeError, AttributeError) as error:
-        message = f"package {package!r}: cannot be found ({error}); expected the import name of an installed package"
+        message = f"package {package!r}: seen {error}; expected the import name of an installed package"
         raise IdentityError(message) from error
     if spec is None:
-        message = (
-            f"package {package}: not installed in {sys.prefix}; install it, or start pytest in the project that has it"
-        )
+        found = f"package {package}: seen none in {sys.prefix}; expected it installed"
+        message = f"{found}; install it, or start pytest in the project that has it"
         raise IdentityError(message)
     locations = list(spec.submodule_search_locations or ())
     if spec.origin is None or len(locations) != 1:
-        message = f"package {package}: found {spec.origin or locations}; expected a package with a directory of its own"
+        message = f"package {package}: seen {spec.origin or locations}; expected a package with a directory of its own"
         raise IdentityError(message)
     return Path(locations[0])
 
 
 def package_files(package: str, suffixes: frozenset[str]) -> dict[str, str]:
-    """The files of an installed package with these suffixes: path below the package to SHA-256."""
+    """SHA-256 by path below an installed package, for files with these suffixes."""
     found = files_in(package, package_directory(package), suffixes)
     return {name: files.sha256_file(path.resolve()) for name, path in found.items()}
 
 
 def files_in(package: str, directory: Path, suffixes: frozenset[str]) -> dict[str, Path]:
-    """The files of a copy of a package: the path that they have in digests to where they lie."""
+    """Files of a copy of a package: their paths in digests, and where they lie."""
     found = (path for path in directory.rglob("*") if path.suffix in suffixes and "__pycache__" not in path.parts)
     return {f"{package}/{path.relative_to(directory).as_posix()}": path for path in sorted(found)}
 
 
 def candidate_sources(package: str) -> dict[str, str]:
-    """The candidate's sources. Its compiled parts differ from machine to machine and are recorded, not compared."""
+    """The candidate's sources; its compiled parts differ between machines and are recorded, not compared."""
     return package_files(package, SOURCE_SUFFIXES)
 
 
 def harness_folders(project: Path, nodeids: Iterable[str]) -> set[Path]:
-    """The folders of the gates' test files; a helper module of a gate lies beside it."""
+    """Folders of the gates' test files, which also hold their helper modules."""
     return {(project / nodeid.partition("::")[0]).parent for nodeid in nodeids}
 
 
 def harness_sources(project: Path, nodeids: Iterable[str]) -> dict[str, str]:
-    """What judges: this package, the gates' test files with their neighbours, the top conftest, pytest's settings.
-
-    Args:
-        project: pytest's root directory, against which node ids are written.
-        nodeids: the node ids of all gates of the campaign.
-    """
+    """Digests of the judging code: this package, the gates' test folders, the top conftest, pytest's settings."""
     own = {path for folder in harness_folders(project, nodeids) for path in folder.glob("*.py")}
     own |= {path for name in ("conftest.py", *SETTINGS) if (path := project / name).exists()}
     return package_files("pytest_laguna", SOURCE_SUFFIXES) | {
@@ -84,9 +78,9 @@ def harness_sources(project: Path, nodeids: Iterable[str]) -> dict[str, str]:
 
 
 def unfrozen_module(project: Path, candidate: str, nodeids: Iterable[str]) -> str | None:
-    """A module that this process loaded although no digest covers it; None when there is none.
+    """Name a module of this process that no digest covers, or None.
 
-    What is installed is identified by its distribution; everything else must be one of the files that are hashed.
+    Installed modules are identified by their distribution; every other one must be one of the hashed files.
     """
     covered = harness_folders(project, nodeids)
     packages = [package_directory(candidate), package_directory("pytest_laguna")]
@@ -101,7 +95,7 @@ def unfrozen_module(project: Path, candidate: str, nodeids: Iterable[str]) -> st
 
 
 def git_state(project: Path) -> JSON:
-    """Commit, tree and whether anything is changed or untracked; None outside a git checkout."""
+    """Commit, tree and ``dirty`` (changes or untracked files); None outside a git checkout."""
     commit = _answer(project, "rev-parse", "HEAD")
     if commit is None:
         return None

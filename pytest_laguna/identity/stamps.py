@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the file system says of a file, and the digest of a file that did not change meanwhile."""
+"""The file system's stamp of a file, and the digest of a file that did not change meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NANOSECONDS = 10**9
 
 
 def stamp(status: os.stat_result) -> FileStamp:
-    """A file's stamp from what ``stat`` said of it."""
+    """Return a file's stamp from its ``stat``."""
     seconds, nanoseconds = divmod(status.st_ctime_ns, _NANOSECONDS)
     return FileStamp(
         device=f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}",
@@ -27,26 +27,26 @@ def stamp(status: os.stat_result) -> FileStamp:
 
 
 def digest_stamped(path: Path) -> tuple[FileStamp, str]:
-    """Stamp and SHA-256 of a regular file.
+    """Return stamp and SHA-256 of a regular file.
 
     Raises:
-        IdentityError: it cannot be read, is no regular file, or was changed while it was read.
+        IdentityError: it cannot be read, is no regular file, or changed while it was read.
     """
     try:
         before = stamp(path.lstat())
         digest = files.sha256_file(path)
         after = stamp(path.lstat())
     except OSError as error:
-        message = f"{printable(path)}: cannot be hashed ({error.strerror}); expected a regular file that can be read"
+        message = f"{printable(path)}: seen {error.strerror}; expected a readable regular file"
         raise IdentityError(message) from error
     if before != after:
-        message = f"{printable(path)}: changed while it was hashed ({before} became {after}); let nothing write to it"
+        message = f"{printable(path)}: seen {after} after hashing; expected {before}; let nothing write to it"
         raise IdentityError(message)
     return after, digest
 
 
 def digest_all(paths: Iterable[Path]) -> dict[Path, tuple[FileStamp, str]]:
-    """``digest_stamped`` of several files at once: hashing leaves the interpreter's lock."""
+    """``digest_stamped`` of several files in parallel: hashing releases the interpreter's lock."""
     distinct = list(dict.fromkeys(paths))
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return dict(zip(distinct, pool.map(digest_stamped, distinct), strict=True))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that a source tree keeps without being run. Each takes the tree's root and returns its findings, one line each.
+"""Rules for a source tree, read and not run.
 
-Gate 1's static clauses and the project's own tests call the same functions. Only the standard library is used,
-and nothing of the tree is imported.
+Each takes the tree's root and returns its findings, one line each. Gate 1's static clauses and the project's own tests
+call the same functions. Only the standard library is used, and nothing of the tree is imported.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _HOST_PATH = re.compile(r"/(home|media|mnt|root)/(?!somebody)\S")
 """Homes and mounted disks; ``/home/somebody`` is nobody's."""
 
 _LEFT_OUT = frozenset({"./build", "./dist", "./models", "./sealed", "./wheels", "tests/data"})
-"""What builds and runs leave at the top, and what others wrote and is kept byte for byte."""
+"""Output of builds and runs at the top, and others' files, which are kept byte for byte."""
 
 
 def source_files(root: Path) -> Iterator[str]:
-    """The tree's own files, relative and with ``/``: without what a build, a run or a tool leaves behind."""
+    """Yield the tree's own files, relative and with ``/``, without the output of builds, runs and tools."""
     for directory, folders, names in os.walk(root):
         here = Path(directory).relative_to(root).as_posix()
         folders[:] = sorted(
@@ -55,7 +55,7 @@ def source_files(root: Path) -> Iterator[str]:
 def without_licence(root: Path) -> list[str]:
     """Sources whose first three lines do not name the licence."""
     return [
-        f"{path}: expected {LICENCE!r} in the first three lines, found none: add it"
+        f"{path}: seen no {LICENCE!r} in the first three lines; expected it; add it"
         for path in source_files(root)
         if (Path(path).suffix in LICENSED_SUFFIXES or path in LICENSED_PATHS)
         and LICENCE not in "".join((root / path).read_text(encoding="utf-8").splitlines(keepends=True)[:3])
@@ -63,14 +63,14 @@ def without_licence(root: Path) -> list[str]:
 
 
 def text_files(root: Path) -> list[str]:
-    """The tree's own texts; a report that somebody wrote beside them is none."""
+    """The tree's own text files, by suffix."""
     return [path for path in source_files(root) if Path(path).suffix in TEXT_SUFFIXES]
 
 
 def untidy_text(root: Path) -> list[str]:
-    """Text files with white space at the end of a line, or without exactly one line feed at their end.
+    """Text files with white space at the end of a line, or without exactly one final line feed.
 
-    What ``laguna freeze`` and ``laguna review`` write beside a campaign is canonical JSON, which has none.
+    The records of ``laguna freeze`` and ``laguna review`` beside a campaign are canonical JSON, without one.
     """
     findings = []
     for path in text_files(root):
@@ -79,29 +79,28 @@ def untidy_text(root: Path) -> list[str]:
         content = (root / path).read_bytes()
         for number, line in enumerate(content.split(b"\n"), start=1):
             if line != line.rstrip():
-                findings.append(f"{path}:{number}: expected no white space at the end of the line: remove it")
+                findings.append(f"{path}:{number}: seen white space at the end of the line; expected none; remove it")
         if content and (not content.endswith(b"\n") or content.endswith(b"\n\n")):
-            findings.append(f"{path}: expected exactly one line feed at the end, found {content[-2:]!r}")
+            findings.append(f"{path}: seen {content[-2:]!r} at the end; expected exactly one line feed")
     return findings
 
 
 def unreadable_python(root: Path) -> list[str]:
-    """Python files that this interpreter cannot parse. Every other rule takes them for empty."""
+    """Python files that this interpreter cannot parse; every other rule takes them for empty."""
     findings = []
     for path in _python_files(root):
         try:
             ast.parse((root / path).read_bytes())
         except SyntaxError as error:
-            findings.append(
-                f"{path}:{error.lineno}: expected Python {sys.version_info[0]}.{sys.version_info[1]}, {error.msg}"
-            )
+            version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+            findings.append(f"{path}:{error.lineno}: seen {error.msg}; expected Python {version}")
     return findings
 
 
 def private_pytest(root: Path) -> list[str]:
-    """Imports of pytest's private package anywhere: it changes without notice."""
+    """Imports of pytest's private package, which changes without notice."""
     return [
-        f"{path}:{line}: imports {module}: pytest's private package: use the public pytest module"
+        f"{path}:{line}: seen an import of {module}; expected no private package; use the public pytest module"
         for path in _python_files(root)
         for module, line in _imported(_parse(root, path), package="")
         if module.partition(".")[0] == "_pytest"
@@ -109,9 +108,9 @@ def private_pytest(root: Path) -> list[str]:
 
 
 def private_vllm(root: Path) -> list[str]:
-    """Imports of private vLLM names in the product outside its compatibility modules, where versions are guarded."""
+    """Imports of private vLLM names in the product outside its compat modules, where versions are guarded."""
     return [
-        f"{path}:{line}: imports {module}: private to vLLM: use it through the package's compat module"
+        f"{path}:{line}: seen an import of {module}; expected no private name; use the package's compat module"
         for path in _python_files(root)
         if path.startswith(_PRODUCT_FOLDERS) and "compat" not in Path(path).with_suffix("").parts
         for module, line in _imported(_parse(root, path), package="")
@@ -120,9 +119,9 @@ def private_vllm(root: Path) -> list[str]:
 
 
 def heavy_plugin(root: Path) -> list[str]:
-    """What every pytest run would pay for: imports at the top of plugin.py beyond pytest and the standard library.
+    """Imports at the top of plugin.py beyond pytest and the standard library, which every pytest run would pay for.
 
-    A module of this project that is imported there must keep the same rule.
+    Modules of this project imported there must keep the same rule.
     """
     findings = []
     pending, seen = ["pytest_laguna.plugin"], {"pytest_laguna"}
@@ -134,30 +133,30 @@ def heavy_plugin(root: Path) -> list[str]:
             if module.partition(".")[0] == "pytest_laguna":
                 pending += [module] if module not in seen and _is_module(root, module) else []
             elif module.partition(".")[0] not in {"pytest", *sys.stdlib_module_names}:
-                findings.append(f"{path}:{line}: imports {module}: expected pytest and the standard library only")
+                findings.append(f"{path}:{line}: seen an import of {module}; expected pytest and the standard library")
     return findings
 
 
 def undocumented_environment(root: Path) -> list[str]:
-    """Environment variables that the product names and the reference does not, or the other way round."""
+    """Environment variables of the product missing in the reference, and the reverse."""
     named = dict(_environment_names(root))
     documented = dict(_DOCUMENTED.findall((root / REFERENCE).read_text(encoding="utf-8")))
     missing = [
-        f"{where}: {name}: expected a row with its default in {REFERENCE}, found none: add it"
+        f"{where}: {name}: seen no row in {REFERENCE}; expected one with its default; add it"
         for name, where in sorted(named.items())
         if name not in documented
     ]
     stale = [
-        f"{REFERENCE}: {name}: documented and named nowhere in {' and '.join(PRODUCT)}: remove the row"
+        f"{REFERENCE}: {name}: seen nowhere in {' and '.join(PRODUCT)}; expected a use; remove the row"
         for name in sorted(documented.keys() - named.keys())
     ]
     return missing + stale
 
 
 def host_paths(root: Path) -> list[str]:
-    """Places of one host that tests and gates name: elsewhere they are not there, or are somebody's."""
+    """Paths of one host in tests and gates: elsewhere they are absent, or somebody's."""
     return [
-        f"{path}:{node.lineno}: {node.value!r}: a place of one host: use a directory that the test is given"
+        f"{path}:{node.lineno}: seen {node.value!r}; expected no path of one host; use a directory given to the test"
         for path in _python_files(root)
         if path.startswith(_TESTS)
         for node in ast.walk(_parse(root, path))
@@ -180,24 +179,15 @@ RULES: Sequence[Rule] = (
 
 
 def run_tool(name: str, arguments: Sequence[str], root: Path) -> list[str]:
-    """The findings of a checker that is installed beside this interpreter.
-
-    Args:
-        name: the tool's program, such as ``ruff``, ``typos`` or ``lint-imports``.
-        arguments: its arguments.
-        root: the directory that it runs in.
-
-    Returns:
-        Its output lines when it fails, and nothing when it is content. A missing tool is a finding.
-    """
+    """Return a checker's output lines if it fails, else nothing; a tool missing beside this Python is a finding."""
     program = Path(sys.executable).parent / name
     if not program.exists():
-        return [f"{name}: expected {program}, found none: install requirements/dev.txt"]
+        return [f"{name}: seen none at {program}; expected the tool; install requirements/dev.txt"]
     done = subprocess.run([program, *arguments], cwd=root, check=False, capture_output=True, text=True)
     if done.returncode == 0:
         return []
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    return lines or [f"{name} {' '.join(arguments)}: exit code {done.returncode} and no output"]
+    return lines or [f"{name} {' '.join(arguments)}: seen exit code {done.returncode} and no output; expected 0"]
 
 
 def _python_files(root: Path) -> Iterator[str]:
@@ -212,7 +202,7 @@ def _parse(root: Path, path: str) -> ast.Module:
 
 
 def _imported(tree: ast.AST, package: str) -> Iterator[tuple[str, int]]:
-    """Names of imported modules, wherever the import stands, with its line; relative ones begin with ``package``."""
+    """Yield imported modules with their lines, also inside functions; relative ones begin with ``package``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
@@ -223,7 +213,7 @@ def _imported(tree: ast.AST, package: str) -> Iterator[tuple[str, int]]:
 
 
 def _imported_at_load(module: ast.Module, package: str) -> Iterator[tuple[str, int]]:
-    """The same for what runs when the module is loaded: not inside a function."""
+    """Yield the imports that run when the module is loaded: not inside a function."""
     pending: list[ast.AST] = [module]
     while pending:
         node = pending.pop()
@@ -238,7 +228,7 @@ def _is_module(root: Path, module: str) -> bool:
 
 
 def _environment_names(root: Path) -> Iterator[tuple[str, str]]:
-    """Names of the project's environment variables that stand as whole strings in its Python and C sources."""
+    """Yield names of the project's variables that are whole strings in its Python and C sources, and their places."""
     for path in source_files(root):
         if not path.startswith(_PRODUCT_FOLDERS):
             continue

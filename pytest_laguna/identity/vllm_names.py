@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether every vLLM name that a module of ours imports is there on every platform, read from vLLM's sources.
+"""Finds imports of vLLM names that are not bound on every platform, from vLLM's sources.
 
 vLLM binds some names on some platforms only. Such an import works where it was tried and fails on the card, before
-anything was measured. Only the standard library is used, and nothing of vLLM is imported.
+anything is measured. Only the standard library is used, and nothing of vLLM is imported.
 """
 
 from __future__ import annotations
@@ -19,43 +19,38 @@ PACKAGE = "vllm"
 
 
 def conditional_imports(source: Path, root: Path) -> list[str]:
-    """Imports of vLLM names that a version of it does not bind on every platform, or not at all.
+    """Return a line for each import of a vLLM name not bound on every platform, or not at all.
 
-    Args:
-        source: a Python file; its imports count wherever they stand.
-        root: the folder that holds that version's package ``vllm``.
-
-    Returns:
-        One line for each.
+    All imports of ``source`` count, also inside functions; ``root`` is the folder of the package ``vllm``.
 
     Raises:
-        FileNotFoundError: there is no vLLM in ``root``: nothing would be looked at.
+        FileNotFoundError: there is no vLLM in ``root``: nothing would be compared.
     """
     if not (root / PACKAGE / "__init__.py").is_file():
-        raise FileNotFoundError(f"{root}: expected the package {PACKAGE}, found none; run `make vllm-sources`")
+        raise FileNotFoundError(f"{root}: seen no package {PACKAGE}; expected one; run `make vllm-sources`")
     return [
-        f"{source.name}:{line}: {_told(root, module, name)}; look it up when it is used, or import what is always there"
+        f"{source.name}:{line}: {_told(root, module, name)}; look it up at its use, or import a name always bound"
         for module, name, line in _imports(ast.parse(source.read_bytes()))
         if not _is_bound(root, module, name)
     ]
 
 
 def product_imports(project: Path) -> list[str]:
-    """The same for everything of a checkout's product that imports vLLM, against the vLLM that is installed.
+    """Return ``conditional_imports`` of all of a checkout's product, against the installed vLLM.
 
     Raises:
-        FileNotFoundError: none is.
+        FileNotFoundError: none is installed.
     """
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
-        raise FileNotFoundError(f"{PACKAGE}: not installed in {sys.prefix}; gate 1 needs the lane's version")
+        raise FileNotFoundError(f"{PACKAGE}: seen none in {sys.prefix}; expected the lane's version; install it")
     root = Path(spec.origin).parents[1]
     sources = (path for folder in PRODUCT for path in sorted((project / folder).rglob("*.py")))
     return [finding for source in sources for finding in conditional_imports(source, root)]
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str | None, int]]:
-    """Module, name (None for the module itself) and line of every absolute import from vLLM."""
+    """Yield module, name (None for the module itself) and line of every absolute import from vLLM."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None, node.lineno) for alias in node.names if _is_vllm(alias.name))
@@ -80,7 +75,7 @@ def _is_bound(root: Path, module: str, name: str | None) -> bool:
 
 
 def _at_run_time(body: list[ast.stmt]) -> list[ast.stmt]:
-    """A module's statements, with those for type checkers alone taken out."""
+    """A module's statements, without those under TYPE_CHECKING."""
     found: list[ast.stmt] = []
     for node in body:
         checked = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
@@ -93,7 +88,7 @@ def _package(module: str, file: Path) -> str:
 
 
 def _stars(body: list[ast.stmt], package: str) -> Iterator[str]:
-    """The modules of which everything is imported, whatever the platform."""
+    """Yield the modules of unconditional star imports."""
     for node in body:
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
             parents = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
@@ -112,7 +107,7 @@ def _file(root: Path, module: str) -> Path | None:
 
 
 def _bound(body: list[ast.stmt]) -> set[str]:
-    """Names that running these statements binds whatever the platform: not those of one branch alone."""
+    """Names bound by these statements on every platform: not those of one branch alone."""
     names: set[str] = set()
     for node in body:
         match node:
@@ -138,7 +133,7 @@ def _bound(body: list[ast.stmt]) -> set[str]:
 
 
 def _served(body: list[ast.stmt]) -> set[str]:
-    """Names that a module's own ``__getattr__`` mentions, itself or in a table of the module. Source: PEP 562."""
+    """Names mentioned by a module's own ``__getattr__`` (PEP 562), itself or in a table of the module."""
     functions = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == "__getattr__"]
     named = {node.id for function in functions for node in ast.walk(function) if isinstance(node, ast.Name)}
     tables = [node.value for node in body if isinstance(node, ast.Assign | ast.AnnAssign) and named & _bound([node])]

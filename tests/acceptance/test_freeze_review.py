@@ -191,7 +191,7 @@ def test_a_wrong_call_is_one_line(device: DeviceProject, arguments: tuple[str, .
 def test_the_author_and_a_dirty_tree_are_refused(device: DeviceProject) -> None:
     (device.directory / "new.py").write_text("")
     dirty = device.laguna("freeze", "campaign.toml")
-    assert (dirty.returncode, dirty.stdout.startswith("NOT_PROVEN: new.py: not committed")) == (23, True)
+    assert (dirty.returncode, dirty.stdout.startswith("NOT_PROVEN: new.py: seen uncommitted")) == (23, True)
     (device.directory / "new.py").unlink()
     assert device.laguna("freeze", "campaign.toml").returncode == 0
     own = device.laguna("review", "campaign.toml", "--as", "ada lovelace")

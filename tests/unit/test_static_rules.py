@@ -51,16 +51,16 @@ def test_a_good_tree_has_no_findings(tree: Path, rule: static_rules.Rule) -> Non
 def test_a_source_without_its_licence_is_found(tree: Path, path: str) -> None:
     replace(tree, path, "SPDX-License-Identifier: Apache-2.0", "SPDX-License-Identifier: MIT")
     (finding,) = static_rules.without_licence(tree)
-    assert finding.startswith(f"{path}: expected 'SPDX-License-Identifier: Apache-2.0'")
+    assert finding.startswith(f"{path}: seen no 'SPDX-License-Identifier: Apache-2.0'")
 
 
 @pytest.mark.parametrize(
     ("text", "finding"),
     [
-        ("Apache License \n", "LICENSE:1: expected no white space"),
-        ("Apache\r\nLicense\n", "LICENSE:1: expected no white space"),
-        ("Apache License", "LICENSE: expected exactly one line feed"),
-        ("Apache License\n\n", "LICENSE: expected exactly one line feed"),
+        ("Apache License \n", "LICENSE:1: seen white space"),
+        ("Apache\r\nLicense\n", "LICENSE:1: seen white space"),
+        ("Apache License", "LICENSE: seen b'se' at the end; expected exactly one line feed"),
+        ("Apache License\n\n", "LICENSE: seen b'\\n\\n' at the end; expected exactly one"),
     ],
 )
 def test_untidy_text_is_found(tree: Path, text: str, finding: str) -> None:
@@ -80,7 +80,7 @@ def test_the_records_beside_a_frozen_campaign_are_canonical_and_not_untidy(tree:
 def test_a_file_that_is_not_python_is_found_once(tree: Path) -> None:
     replace(tree, "pytest_laguna/options.py", "import os", "import os =")
     (finding,) = static_rules.unreadable_python(tree)
-    assert finding.startswith("pytest_laguna/options.py:2: expected Python 3.")
+    assert finding.startswith("pytest_laguna/options.py:2: seen ")
     assert static_rules.heavy_plugin(tree) == []
 
 
@@ -88,14 +88,14 @@ def test_a_file_that_is_not_python_is_found_once(tree: Path) -> None:
 @pytest.mark.parametrize("path", ["pytest_laguna/options.py", "tests/test_it.py"])
 def test_an_import_of_private_pytest_is_found(tree: Path, path: str, line: str) -> None:
     (tree / path).write_text(f"{HEADER}def late():\n    {line}\n")
-    assert f"{path}:3: imports _pytest" in static_rules.private_pytest(tree)[0]
+    assert f"{path}:3: seen an import of _pytest" in static_rules.private_pytest(tree)[0]
 
 
 @pytest.mark.parametrize("line", ["import vllm._C", "from vllm import _custom_ops", "from vllm.v1.x import _y as y"])
 @pytest.mark.parametrize("path", ["pytest_laguna/options.py", "src/laguna_kv/views.py"])
 def test_an_import_of_private_vllm_is_found(tree: Path, path: str, line: str) -> None:
     (tree / path).write_text(f"{HEADER}def late():\n    {line}\n")
-    assert f"{path}:3: imports vllm." in static_rules.private_vllm(tree)[0]
+    assert f"{path}:3: seen an import of vllm." in static_rules.private_vllm(tree)[0]
 
 
 def test_a_compatibility_module_may_import_private_vllm(tree: Path) -> None:
@@ -132,14 +132,14 @@ def test_an_undocumented_variable_is_found(tree: Path, path: str, old: str) -> N
     replace(tree, path, old, "VLLM_XPU_LAGUNA_M9_NEW")
     missing, stale = static_rules.undocumented_environment(tree)
     assert path in missing
-    assert "VLLM_XPU_LAGUNA_M9_NEW: expected a row with its default in docs/reference.md" in missing
-    assert stale.startswith(f"docs/reference.md: {old}: documented and named nowhere")
+    assert "VLLM_XPU_LAGUNA_M9_NEW: seen no row in docs/reference.md" in missing
+    assert stale.startswith(f"docs/reference.md: {old}: seen nowhere")
 
 
 def test_a_row_without_a_default_documents_nothing(tree: Path) -> None:
     replace(tree, "docs/reference.md", "| `LAGUNA_LANE` | unset |", "| `LAGUNA_LANE` | |")
     (finding,) = static_rules.undocumented_environment(tree)
-    assert "LAGUNA_LANE: expected a row" in finding
+    assert "LAGUNA_LANE: seen no row" in finding
 
 
 def test_a_report_that_was_written_beside_the_sources_is_no_text_of_theirs(tree: Path) -> None:
@@ -173,9 +173,9 @@ def test_what_a_tool_finds_is_reported(
 def test_a_missing_tool_is_a_finding(tmp_path: Path) -> None:
     (finding,) = static_rules.run_tool("no-such-tool", [], tmp_path)
     program = Path(sys.executable).parent / "no-such-tool"
-    assert finding == f"no-such-tool: expected {program}, found none: install requirements/dev.txt"
+    assert finding == f"no-such-tool: seen none at {program}; expected the tool; install requirements/dev.txt"
 
 
 def test_a_tool_that_fails_in_silence_is_a_finding(tmp_path: Path) -> None:
     (finding,) = static_rules.run_tool(Path(sys.executable).name, ["-c", "raise SystemExit(3)"], tmp_path)
-    assert finding.endswith("exit code 3 and no output")
+    assert finding.endswith("exit code 3 and no output; expected 0")

@@ -153,7 +153,7 @@ def test_the_kernels_words_are_used_and_not_those_of_stat(
     assert (binary.device, binary.inode) == (mapped.device, mapped.inode)
     assert binary.stamp.inode == str(library.stat().st_ino)
     maps.write_text("")
-    with pytest.raises(IdentityError, match=r"libcopied.so: mapped, and not in .*maps; expected the kernel"):
+    with pytest.raises(IdentityError, match=r"libcopied.so: seen no entry in .*maps; expected the kernel"):
         hash_mapped([mapped], [])
 
 

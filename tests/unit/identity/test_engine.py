@@ -365,17 +365,17 @@ def test_what_is_no_engine_is_refused_in_one_line(engine: Path, tmp_path: Path) 
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    assert "none: expected the absolute path of a Python program" in refused(0, tmp_path / "none")
+    assert "none; expected the absolute path of a Python program" in refused(0, tmp_path / "none")
     assert "expected the absolute path" in refused(1, Path("python"))
     assert "expected the absolute path" in refused(2, tmp_path)
     assert "exit code 1" in refused(3, Path(shutil.which("false") or ""))
-    assert "package no_such_package: found nothing; install this project there" in refused(
+    assert "package no_such_package: seen nothing; expected one directory; install this project there" in refused(
         4, engine / "bin/python", "no_such_package"
     )
-    assert "package json.decoder: found" in refused(5, engine / "bin/python", "json.decoder")
+    assert "package json.decoder: seen" in refused(5, engine / "bin/python", "json.decoder")
     metadata = install(engine, "nameless")
     (metadata / "METADATA").write_text("Version: 1.0\n")
-    assert "names no name and version" in refused(6, engine / "bin/python")
+    assert "seen no name, 1.0; expected both" in refused(6, engine / "bin/python")
     (metadata / "METADATA").write_text("Name: named\nVersion: 1.0\n")
     (metadata / "direct_url.json").write_text("[]")
     assert "expected an object with a url" in refused(7, engine / "bin/python")

@@ -137,7 +137,8 @@ def test_a_wheel_without_a_pin_is_refused(capsys: pytest.CaptureFixture[str], mo
     monkeypatch.setattr("sys.argv", ["fetch_xpu_kernels", "0.1.0"])
     assert fetch_xpu_kernels.main() == 1
     known = ", ".join(fetch_xpu_kernels.WHEELS)
-    assert capsys.readouterr().err == f"0.1.0: expected one of {known}: pin its digest in this file first\n"
+    told = f"version: seen 0.1.0; expected one of {known}; pin its digest in this file first"
+    assert capsys.readouterr().err == f"{told}\n"
 
 
 def test_another_wheel_than_the_pinned_one_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +149,7 @@ def test_another_wheel_than_the_pinned_one_leaves_nothing(tmp_path: Path, monkey
 
     monkeypatch.setattr(fetch_xpu_kernels, "FOLDER", tmp_path / "wheels")
     monkeypatch.setattr(fetch_xpu_kernels, "download", other)
-    with pytest.raises(FetchError, match="expected SHA-256"):
+    with pytest.raises(FetchError, match="seen SHA-256"):
         fetch_xpu_kernels.fetch("0.1.12.3")
     assert not (tmp_path / "wheels").exists()
 
@@ -156,5 +157,5 @@ def test_another_wheel_than_the_pinned_one_leaves_nothing(tmp_path: Path, monkey
 def test_pip_that_fails_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     monkeypatch.setattr(fetch_xpu_kernels, "FOLDER", tmp_path / "wheels")
-    with pytest.raises(FetchError, match=r"vllm-xpu-kernels==0.1.12.3: expected one wheel from pip, seen exit code 1"):
+    with pytest.raises(FetchError, match=r"vllm-xpu-kernels==0.1.12.3: seen exit code 1 of pip"):
         fetch_xpu_kernels.fetch("0.1.12.3")

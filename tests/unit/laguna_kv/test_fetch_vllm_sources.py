@@ -50,7 +50,7 @@ def test_python_files_and_metadata_are_kept_and_nothing_else(pinned: Path) -> No
 
 def test_another_wheel_than_the_pinned_one_is_not_unpacked(pinned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fetch.WHEELS, "9.0", "0" * 64)
-    with pytest.raises(fetch.FetchError, match=r"expected SHA-256 0{64}, seen [0-9a-f]{64}: do not use it"):
+    with pytest.raises(fetch.FetchError, match=r"seen SHA-256 [0-9a-f]{64}; expected 0{64}; do not use it"):
         fetch.fetch("9.0")
     assert not pinned.exists()
 
@@ -71,12 +71,12 @@ def test_a_version_without_a_pin_is_refused(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["fetch_vllm_sources.py", "9.1"])
     assert fetch.main() == 1
-    assert capsys.readouterr().err == "9.1: expected one of 9.0: pin its digest in this file first\n"
+    assert capsys.readouterr().err == "version: seen 9.1; expected one of 9.0; pin its digest in this file first\n"
 
 
 def test_pip_that_fails_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(fetch.FetchError, match=re.escape("vllm==9.0: expected one wheel from pip, seen exit code 1")):
+    with pytest.raises(fetch.FetchError, match=re.escape("vllm==9.0: seen exit code 1 of pip")):
         fetch.download("vllm==9.0", tmp_path)
 
 

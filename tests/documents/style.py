@@ -23,7 +23,7 @@ _OPENINGS = re.compile(r"never begins with ([^.]+?), and")
 _CODE = re.compile(r"```.*?```|``.+?``|`[^`]+`", re.DOTALL)
 _BLOCK = re.compile(r"(?:(?<=\n\n)|\A)(?: {4,}(?![*|-]).*\n+)+", re.MULTILINE)
 _CLAUSE = re.compile(r"\b(?:that|what|which|where)\b", re.IGNORECASE)
-_SECOND_SENTENCE = re.compile(r"(?<!e\.g)(?<!i\.e)[.!?] +[A-Z(]")
+_SECOND_SENTENCE = re.compile(r"(?<!e\.g)(?<!i\.e)[.!?] +(?!Source: )[A-Z(]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ def opens_badly(text: Text, style: Style) -> bool:
 
 
 def ends_badly(text: Text) -> bool:
-    """True if a docstring's first line is not one sentence with a period at its end."""
+    """True if a docstring's first line is not one sentence, and perhaps its source, with a period at its end."""
     line = text.first_line
     return text.docstring and (not line.endswith(".") or _SECOND_SENTENCE.search(line) is not None)
 
@@ -108,9 +108,11 @@ def python_texts(place: str, source: str, style: Style) -> Iterator[Text]:
     docstrings = {id(constant): constant for constant in _docstrings(tree.body)}
     for constant in docstrings.values():
         yield Text(f"{place}:{constant.lineno}", str(constant.value), docstring=True)
-    if _pattern(*style.words).search(source):
+    banned = _pattern(*style.words)
+    if banned.search(source):  # the rest is slow
         yield from _messages(place, tree, docstrings)
-        yield from _comments(place, source)
+        if banned.search("\n".join(line.partition("#")[2] for line in source.splitlines() if "#" in line)):
+            yield from _comments(place, source)
 
 
 def _docstrings(body: Sequence[ast.stmt]) -> Iterator[ast.Constant]:

@@ -28,9 +28,9 @@ TARGET = Path(__file__).resolve().parent.parent / "docs" / "generated-reference.
 
 HEAD = """\
 # Reference, from the code
-Written by `python tools/make_reference.py`. Environment variables and imports are in [reference.md](reference.md),
-the campaign file's keys in [campaign.md](campaign.md), the rules of the gates' own analyses, by clause, in
-[diagnostic.md](diagnostic.md), [event-profile.md](event-profile.md) and [crossover.md](crossover.md).
+`python tools/make_reference.py` writes this page. [reference.md](reference.md) has environment variables and imports,
+[campaign.md](campaign.md) the campaign file's keys. [diagnostic.md](diagnostic.md), [event-profile.md](event-profile.md) and
+[crossover.md](crossover.md) have the rules by clause.
 """
 
 _RULE = re.compile(r"Rule ``(?P<name>[a-z0-9-]+)``: (?P<text>.+?)(?=\n\s*\n|$)", re.DOTALL)
@@ -45,7 +45,7 @@ def reference() -> str:
 
 def _options() -> str:
     rows = [(f"`{name}={metavar}`", text) for name, metavar, text in options.TABLE]
-    return _section("Options of `pytest`", ("option", "what it does (default)"), rows)
+    return _section("Options of `pytest`", ("option", "effect (default)"), rows)
 
 
 def _commands() -> str:
@@ -56,7 +56,7 @@ def _commands() -> str:
             word = ", ".join(action.option_strings) or str(action.metavar)
             metavar = f" {action.metavar}" if action.option_strings and action.metavar else ""
             rows.append((f"`laguna {name}`", f"`{word}{metavar}`", action.help or ""))
-    return _section("Commands", ("command", "argument", "what it is"), rows)
+    return _section("Commands", ("command", "argument", "meaning"), rows)
 
 
 def _subcommands() -> dict[str, argparse.ArgumentParser]:
@@ -106,7 +106,7 @@ def _files() -> str:
         types = {name: _of_type(field.annotation) for name, field in form.model_fields.items() if name != "file_schema"}
         rows = [(f"`{name}`", told.get(name, text)) for name, text in types.items()]
         summary = _sentence(docstring.partition("\n\n")[0])
-        sections.append(f"### `{_name_of_form(form)}`\n{summary}\n\n{_table(('field', 'what it is'), rows)}")
+        sections.append(f"### `{_name_of_form(form)}`\n{summary}\n\n{_table(('field', 'meaning'), rows)}")
     sections.append(f"The campaign file's schema is `{_name_of_form(Campaign)}`.\n")
     return "\n".join(sections)
 

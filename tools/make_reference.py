@@ -29,8 +29,8 @@ TARGET = Path(__file__).resolve().parent.parent / "docs" / "generated-reference.
 HEAD = """\
 # Reference, from the code
 `python tools/make_reference.py` writes this page. [reference.md](reference.md) has environment variables and imports,
-[campaign.md](campaign.md) the campaign file's keys. [diagnostic.md](diagnostic.md), [event-profile.md](event-profile.md) and
-[crossover.md](crossover.md) have the rules by clause.
+[campaign.md](campaign.md) the keys of a campaign. [diagnostic.md](diagnostic.md), [event-profile.md](event-profile.md)
+and [crossover.md](crossover.md) have the rules by clause.
 """
 
 _RULE = re.compile(r"Rule ``(?P<name>[a-z0-9-]+)``: (?P<text>.+?)(?=\n\s*\n|$)", re.DOTALL)

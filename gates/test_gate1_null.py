@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gate 1 of a device campaign that compares a candidate with a control: the same with a control in both slots (A/A).
+"""Gate 1 of a device campaign with a candidate and a control: A/A, the control in both slots.
 
-Whatever differs then is noise. Results must not differ at all, and of times it is measured how often the campaign's
-rules would promote noise, and what they could tell from it. What is found holds for the lane that it was found on.
+Every difference is noise then. Results must not differ at all; of times, the campaign's rules are measured on noise:
+their rate of false promotions, and their minimum detectable effect. The findings hold for the lane of the run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def test_control_against_control_differs_in_nothing(prove: Prove, rehearsal: Reh
 @pytest.mark.gate(1)
 @pytest.mark.clause("null-timing")
 def test_the_timing_rules_are_measured_on_noise(prove: Prove, rehearsal: Rehearsal) -> None:
-    """Their false promotions with interval and number, and the smallest effect that they could tell from noise."""
+    """Their false promotions with interval and number, and their minimum detectable effect."""
     if rehearsal.lane == "cpu":
         prove(OWN_REHEARSAL)
         return

@@ -2,7 +2,7 @@
 """Gate 1 of a device campaign: its gates 2 and 3, rehearsed on the cpu lane.
 
 Each runs in a session of its own, with leases, supervision, analysis and receipt, in a sealed root below this attempt.
-On the cpu lane nothing is run twice: there the campaign's own gates 2 and 3 are the rehearsal.
+On the cpu lane nothing runs twice: the campaign's own gates 2 and 3 are the rehearsal.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gate 1's static clauses: what a source tree shows without being run. Every campaign's gate 1 may name them."""
+"""Gate 1's static clauses, rules for a source tree that is not run; every campaign's gate 1 may name them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_laguna.identity import static_rules, vllm_names
 
 @pytest.fixture
 def project(request: pytest.FixtureRequest) -> Path:
-    """The checkout whose sources the gate freezes."""
+    """The checkout with the frozen sources."""
     return request.config.rootpath
 
 
@@ -61,7 +61,7 @@ def test_every_source_names_its_licence(prove: Prove, project: Path) -> None:
 @pytest.mark.gate(1)
 @pytest.mark.clause("static-imports")
 def test_imports_go_the_allowed_ways(prove: Prove, project: Path) -> None:
-    """No private pytest module, no reversed arrow between the rooms, a light plugin, no name of some platforms only."""
+    """No private pytest module, import contracts kept, a light plugin, every vLLM name bound on all platforms."""
     assert static_rules.private_pytest(project) == []
     assert static_rules.heavy_plugin(project) == []
     assert static_rules.run_tool("lint-imports", ["--no-logo", "--no-cache"], project) == []
@@ -72,7 +72,7 @@ def test_imports_go_the_allowed_ways(prove: Prove, project: Path) -> None:
 @pytest.mark.gate(1)
 @pytest.mark.clause("static-environment")
 def test_every_environment_name_is_documented_with_its_default(prove: Prove, project: Path) -> None:
-    """In docs/reference.md; and no test names a place of one host."""
+    """In docs/reference.md; and no test names a path of one host."""
     assert static_rules.undocumented_environment(project) == []
     assert static_rules.host_paths(project) == []
-    prove("every environment variable stands in the reference")
+    prove("every environment variable is in the reference")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's real attention classes on a CPU: layers, caches, metadata and reference kernels.
 
-Runs under vLLM 0.26.0, 0.32.0 and 0.33.0. Only the two kernels, which vLLM has no CPU build of, are ours; the
-version they replace is the FlashAttention one that vLLM would have detected on a card.
+Runs under vLLM 0.26.0, 0.32.0 and 0.33.0. Only the two kernels without a CPU build in vLLM are ours; they replace the
+FlashAttention version that vLLM would detect on a card.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-# Importing vLLM warns of what torch will drop; with every warning an error, no test of ours could be collected.
+# vLLM's import emits torch's deprecation warnings; as errors they would prevent the collection.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import vllm
@@ -40,14 +40,14 @@ ENGINE_ENVIRONMENT = {
 
 @dataclasses.dataclass
 class Recorded:
-    """The cache tensors that the kernels were handed, in order."""
+    """The kernels' cache tensors, in order of their calls."""
 
     attention: list[tuple[torch.Tensor, torch.Tensor]] = dataclasses.field(default_factory=list)
     update: list[tuple[torch.Tensor, torch.Tensor]] = dataclasses.field(default_factory=list)
 
 
 def install_kernels(monkeypatch: Any) -> Recorded:
-    """Put reference kernels in the place of the two that vLLM's module imports on a card."""
+    """Replace the two kernels that vLLM's module imports on a card by reference kernels."""
     recorded = Recorded()
 
     def reshape_and_cache_flash(
@@ -101,7 +101,7 @@ def _attend(
 
 
 def registered_engine(**changes: Any) -> VllmConfig:
-    """vLLM's configuration of the registered experiment; the model and the drafter are told by two facts each.
+    """vLLM's configuration of the registered experiment, with a few facts for the model and the drafter.
 
     Args:
         **changes: ``section__field=value`` sets one field of a section, ``section=value`` a whole section.
@@ -198,7 +198,7 @@ def projections(layer: Any, tokens: int, seed: int) -> tuple[torch.Tensor, torch
 
 
 def run_step(config: VllmConfig, layer: Any, tokens: int = 8, context: int = 24, seed: int = 0) -> torch.Tensor:
-    """One step of one layer through vLLM's own custom ops: cache update, then attention. The output is BF16."""
+    """One step of one layer through vLLM's own custom ops: cache update, then attention, with output in BF16."""
     query, key, value = projections(layer, tokens, seed)
     step = metadata(tokens, context)
     with set_forward_context(
@@ -216,7 +216,7 @@ def set_engine_environment(monkeypatch: Any, **changes: str) -> None:
 
 
 def do_without_a_device(monkeypatch: Any) -> None:
-    """Let vLLM's cleanup run where there is no accelerator to wait for; all around these two calls is vLLM's."""
+    """Let vLLM's cleanup run without an accelerator; all but these two calls is vLLM's."""
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda *_: None)
     monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: None)
 
@@ -231,7 +231,7 @@ def clear_with_v1(config: Any, layers: dict[str, Any]) -> None:
 
 
 def clear_with_v2(config: Any, layers: dict[str, Any]) -> None:
-    """Run the V2 runner's own teardown of its profiling state, which reaches each layer twice."""
+    """Run the V2 runner's own teardown of its profiling state; it reaches each layer twice."""
     from vllm.v1.worker.gpu import cudagraph_utils
 
     runner: Any = SimpleNamespace(
@@ -250,7 +250,7 @@ def clear_with_v2(config: Any, layers: dict[str, Any]) -> None:
 
 
 def captured_graph(*, complete: bool = True) -> Any:
-    """vLLM's own wrapper with one entry, made without its constructor, which wants a graph pool."""
+    """vLLM's own wrapper with one entry, made without its constructor, to need no graph pool."""
     wrapper: Any = object.__new__(breakable_cudagraph.BreakableCUDAGraphWrapper)
     capture = breakable_cudagraph.BreakableCUDAGraphCapture() if complete else None
     entry = breakable_cudagraph._BreakableEntry(batch_descriptor=None, capture=capture)  # type: ignore[arg-type]
@@ -261,11 +261,11 @@ def captured_graph(*, complete: bool = True) -> Any:
 
 CLEARINGS = {"V1": clear_with_v1, "V2": clear_with_v2}
 if vllm.__version__.startswith("0.26."):
-    del CLEARINGS["V2"]  # that V2 runner makes no profiling cache, and so clears none
+    del CLEARINGS["V2"]  # its V2 runner has no profiling cache to clear
 
 
 def uses_of_the_cache_argument(method: Any) -> list[str]:
-    """Every statement's expression in a method that reads the name ``kv_cache``, as source text."""
+    """Expressions of a method that read the name ``kv_cache``, as source text."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
     reading = {id(node) for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "kv_cache"}
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and _count(node.value, reading)]

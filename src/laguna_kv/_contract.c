@@ -2,18 +2,18 @@
  *
  * The KV-view contract, checked natively on every use.
  *
- * A tensor is read through the DLPack C exchange API that torch publishes since 2.10
- * (torch.Tensor.__dlpack_c_exchange_api__): address, shape, strides, data type and device, without torch's
- * headers and without making a capsule. The shape is read where it lies, inside the tensor's C++ object, so another
- * address of the shape is another object under the same Python name. DLPack folds the storage offset into the address,
- * so the offset is read through torch's C shim (aoti_torch_get_storage_offset), which costs a tenth of the Python
- * method, and so is the storage's length. All that lies in a few words of torch's C++ objects: where layout.py has
- * found them, an image of these words is kept of what was found to hold, and what has changed none of them is not read
- * again. Nothing here decides what an error says: on any difference the Python contract is called, which names the
- * field; if that one sees nothing, the two disagree and that is raised.
+ * A tensor is read through the DLPack C exchange API, published by torch since 2.10
+ * (torch.Tensor.__dlpack_c_exchange_api__): address, shape, strides, data type and device, without torch's headers and
+ * without a capsule. The shape is read in place, inside the tensor's C++ object, so another address of the shape is
+ * another object under the same Python name. DLPack folds the storage offset into the address, so the offset and the
+ * storage's length are read through torch's C shim (aoti_torch_get_storage_offset), at a tenth of the cost of the
+ * Python method. All these fields lie in a few words of torch's C++ objects. If layout.py has found the words, their
+ * image is kept after a successful check, and a tensor with unchanged words is not read again. This module words no
+ * drift: on any difference it calls the Python contract, which names the field; if that one sees none, it raises the
+ * disagreement.
  *
- * All types are heap types of a multi-phase module, tracked by the garbage collector because they hold tensors
- * and callables. They are immutable except for Seam.views, whose replacement the contract must notice.
+ * All types are heap types of a multi-phase module, tracked by the garbage collector because they hold tensors and
+ * callables. They are immutable except for Seam.views, whose replacement the contract must notice.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -27,9 +27,9 @@
 
 enum { DIMENSIONS = 4, VIEWS = 4, TENSORS = 1 + VIEWS };
 enum { INLINE_DIMENSIONS = 5, BINDING = 2 }; /* see Geometry and Image */
-enum { LINE = 64, MOST_LINES = 40 }; /* bytes of a cache line, and how many of them are asked for ahead */
+enum { LINE = 64, MOST_LINES = 40 }; /* bytes of a cache line, and the most lines fetched ahead */
 
-/* The part of torch's C shim that is used, whose binary interface torch keeps stable
+/* The used part of torch's C shim, a stable binary interface
  * (torch/csrc/inductor/aoti_torch/c/shim.h; seen in torch 2.11 to 2.14). All return 0 for success. */
 typedef struct {
     int32_t (*get_storage_offset)(void *tensor, int64_t *offset);
@@ -47,11 +47,11 @@ typedef struct {
     PyTypeObject *seam_type;
     PyTypeObject *contract_type;
     PyTypeObject *canonicalize_type;
-    PyObject *geometries; /* dict: bytes that are shared, see Geometry */
-    PyObject *checked[2]; /* the canonical key and value alias of the use under way, until each is asked for */
+    PyObject *geometries; /* dict: shared bytes, see Geometry */
+    PyObject *checked[2]; /* key and value alias of the present use, until asked for */
     unsigned long long all_hits;
-    Py_ssize_t words_at; /* how far behind a tensor's C++ object its words start; 0 where they are unknown */
-    struct Contract *latest; /* the contract that was used last; borrowed, and forgotten when it is released */
+    Py_ssize_t words_at; /* bytes from a tensor's C++ object to its words; 0 if unknown */
+    struct Contract *latest; /* the last used contract; borrowed, reset on its release */
 } ModuleState;
 
 /* ---- Seam --------------------------------------------------------------------------------------------------- */
@@ -74,14 +74,14 @@ seam_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
         return NULL;
     }
     if (keywords != NULL && PyDict_GET_SIZE(keywords) != 0) {
-        PyErr_SetString(PyExc_TypeError, "Seam: expected no keyword arguments");
+        PyErr_SetString(PyExc_TypeError, "Seam: seen keyword arguments; expected none");
         return NULL;
     }
     if (!PyArg_ParseTuple(args, "O!nU:Seam", &PyTuple_Type, &views, &head_size, &owner)) {
         return NULL;
     }
     if (PyTuple_GET_SIZE(views) != 2) {
-        PyErr_Format(PyExc_ValueError, "Seam: expected a key and a value alias, seen %zd", PyTuple_GET_SIZE(views));
+        PyErr_Format(PyExc_ValueError, "Seam: seen %zd aliases; expected a key and a value", PyTuple_GET_SIZE(views));
         return NULL;
     }
     Seam *self = (Seam *)type->tp_alloc(type, 0);
@@ -123,7 +123,7 @@ seam_dealloc(Seam *self)
     Py_DECREF(type);
 }
 
-/* Whether an argument is the integer expected; an error while reading it counts as another value. */
+/* 1 if an argument is the expected integer; an error while reading it counts as another value. */
 static int
 is_integer(PyObject *object, long expected)
 {
@@ -156,7 +156,7 @@ refuse(Seam *self, const char *method, PyObject *expected, PyObject *const *args
     Py_DECREF(seen);
     if (result != NULL) {
         Py_DECREF(result);
-        PyErr_SetString(PyExc_SystemError, "refuse_seam_call: expected to raise, seen a return");
+        PyErr_SetString(PyExc_SystemError, "refuse_seam_call: seen a return; expected an exception");
     }
     return NULL;
 }
@@ -202,16 +202,16 @@ seam_split(Seam *self, PyObject *const *args, Py_ssize_t count, PyObject *keywor
 
 static PyMethodDef seam_methods[] = {
     {"transpose", (PyCFunction)(void (*)(void))seam_transpose, METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("The seam itself, for transpose(1, 2); raises ContractError for anything else.")},
+     PyDoc_STR("Return the seam itself for transpose(1, 2), else raise ContractError.")},
     {"split", (PyCFunction)(void (*)(void))seam_split, METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("The stored aliases, for split(head_size, dim=-1); raises ContractError for anything else.")},
+     PyDoc_STR("Return the stored aliases for split(head_size, dim=-1), else raise ContractError.")},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef seam_members[] = {
     {"views", T_OBJECT_EX, offsetof(Seam, views), 0, PyDoc_STR("Key and value alias.")},
     {"owner", T_OBJECT_EX, offsetof(Seam, owner), READONLY, PyDoc_STR("The layer, for messages.")},
-    {"head_size", T_PYSSIZET, offsetof(Seam, head_size), READONLY, PyDoc_STR("The only width that is answered.")},
+    {"head_size", T_PYSSIZET, offsetof(Seam, head_size), READONLY, PyDoc_STR("The only accepted split width.")},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -235,28 +235,27 @@ static PyType_Spec seam_spec = {
 
 /* ---- Contract ----------------------------------------------------------------------------------------------- */
 
-/* What the tensors of all layers mostly have in common is kept once for all that are equal, in the bytes of a Python
- * object, so that a use of one layer finds it in the processor's caches after that of another. It stays for the life of
- * the process: a process sees few. */
+/* Fields that the tensors of all layers mostly share. Equal ones are kept once, in the bytes of a Python object, so
+ * that one layer's use finds them in the processor's caches after another's. They stay for the life of the process:
+ * there are few. */
 typedef struct {
     int64_t storage_bytes;
     DLDevice device;
     DLDataType dtype;
-    int32_t unused; /* zero: equal ones are equal in every byte */
+    int32_t unused; /* zero, so that equal geometries are equal in every byte */
     int64_t shape[DIMENSIONS];
     int64_t strides[DIMENSIONS];
 } Geometry;
 
-/* The words in which torch keeps the same inside a tensor's C++ object (c10/core/TensorImpl.h), and in a storage's
- * (c10/core/StorageImpl.h); as in torch 2.11 to 2.14, and read only where layout.py has seen that they say what torch
- * says. */
+/* torch's words for the same fields inside a tensor's C++ object (c10/core/TensorImpl.h) and a storage's
+ * (c10/core/StorageImpl.h); as in torch 2.11 to 2.14, and read only if layout.py has found them to agree with torch. */
 typedef struct {
     int64_t dimensions;
     int64_t shape[INLINE_DIMENSIONS];
     int64_t strides[INLINE_DIMENSIONS];
     int64_t storage_offset;
     int64_t elements;
-    int64_t kind; /* data type, device, and who answers for the geometry */
+    int64_t kind; /* data type, device, and the owner of the geometry */
 } Words;
 
 typedef struct {
@@ -265,16 +264,16 @@ typedef struct {
     const void *context[2];
     int64_t device;
     int64_t bytes;
-    int64_t flags; /* among them whether torch copies or refuses when it is asked for the address */
+    int64_t flags; /* one makes torch copy or refuse when asked for the address */
 } StorageWords;
 
-/* A tensor's memory as it was when the tensor was last found to hold. */
+/* A tensor's memory at its last successful check. */
 typedef struct {
     PyObject *tensor; /* borrowed from the signature */
-    const void *binding[BINDING]; /* the Python object's words after its head, one of which leads to the C++ object */
-    const StorageWords *const *storage; /* inside the C++ object, which the signature's handle keeps alive */
+    const void *binding[BINDING]; /* the Python object's words after its head; one leads to the C++ object */
+    const StorageWords *const *storage; /* inside the C++ object, kept alive by the signature's handle */
     const Words *words;
-    const Words *known; /* in the bytes that are next */
+    const Words *known; /* in the next field */
     PyObject *bytes;
 } Image;
 
@@ -285,35 +284,35 @@ typedef struct {
     void *data;
     uint64_t byte_offset;
     int64_t storage_offset;
-    const Geometry *geometry; /* in the bytes that are next */
+    const Geometry *geometry; /* in the next field */
     PyObject *bytes;
 } Signature;
 
-/* Cache lines that are asked for some time before they are read. */
+/* Cache lines to fetch some time before they are read. */
 typedef struct {
-    const void *owner; /* whose they are; compared and never followed, because it may be gone */
+    const void *owner; /* their contract; compared and never followed, because it may be gone */
     int count;
     const char *lines[MOST_LINES];
 } Ahead;
 
-/* What a use reads comes first and lies together. */
+/* The fields read by a use come first and lie together. */
 typedef struct Contract {
     PyObject_HEAD
     int distinct;   /* the source and each alias object once */
-    int has_images; /* of all tensors, and of the storage that they share */
+    int has_images; /* of all tensors, and of their shared storage */
     Seam *raw;
     Seam *canonical;
     const StorageWords *storage;
     const void *data;
     int64_t storage_bytes;
     int64_t storage_flags;
-    const void *pairs[2]; /* where the aliases' tuples lay: to fetch them alone */
+    const void *pairs[2]; /* addresses of the aliases' tuples, for fetching only */
     ModuleState *state;
     PyObject *held[TENSORS]; /* source, raw key, raw value, canonical key, canonical value */
     unsigned long long forward_hits;
     unsigned long long update_hits;
     Image images[TENSORS];
-    Ahead next; /* what a use of the contract reads that was used after this one */
+    Ahead next; /* lines read by the contract used after this one */
     Signature signatures[TENSORS];
     PyObject *module; /* strong, and released last: the state is its memory */
     PyObject *owner;
@@ -322,11 +321,10 @@ typedef struct Contract {
 
 /* Make the shim's handle of a tensor. Returns NULL with an exception.
  *
- * The handle shares the tensor's own implementation, so a change in place is seen through it. torch.utils.swap_tensors
- * refuses to put another implementation under a tensor that has a second owner, and where torch's own function is called
- * behind its back the address of the shape tells; the first implementation lives, so its address is not used again. The
- * collector
- * does not look behind such an owner either: a tensor that refers to its contract lives until the contract is
+ * The handle shares the tensor's implementation, so it shows changes in place. torch.utils.swap_tensors refuses to put
+ * another implementation under a tensor with a second owner; if torch's own function does so behind its back, the
+ * address of the shape changes, and the first implementation lives, so that its address is not used again. The
+ * collector does not see behind such an owner either: a tensor that refers to its contract lives until the contract is
  * dropped. */
 static void *
 make_handle(const ModuleState *state, PyObject *tensor)
@@ -364,18 +362,18 @@ record(Contract *self, PyObject *tensor)
     self->distinct++; /* from here on it is released with the contract */
     if (self->state->api->dltensor_from_py_object_no_sync(tensor, &now) != 0) {
         if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_TypeError, "Contract: expected a tensor that DLPack can describe");
+            PyErr_SetString(PyExc_TypeError, "Contract: seen a tensor without a DLPack description; expected one");
         }
         return -1;
     }
     if (now.ndim != DIMENSIONS || now.shape == NULL || now.strides == NULL) {
-        PyErr_Format(PyExc_ValueError, "Contract: expected tensors of %d dimensions with strides, seen %d",
-                     (int)DIMENSIONS, (int)now.ndim);
+        PyErr_Format(PyExc_ValueError, "Contract: seen a tensor of %d dimensions; expected %d, with strides",
+                     (int)now.ndim, (int)DIMENSIONS);
         return -1;
     }
     if (self->state->shim.get_storage_offset(handle, &signature->storage_offset) != 0
         || self->state->shim.get_storage_size(handle, &geometry.storage_bytes) != 0) {
-        PyErr_SetString(PyExc_RuntimeError, "Contract: expected a tensor with a storage");
+        PyErr_SetString(PyExc_RuntimeError, "Contract: seen a tensor without a storage; expected one");
         return -1;
     }
     signature->data = now.data;
@@ -393,14 +391,14 @@ record(Contract *self, PyObject *tensor)
     return 0;
 }
 
-/* Ask for a cache line. A hint: memory that is not there, or no longer, does no harm. */
+/* Fetch a cache line. A hint: absent or freed memory does no harm. */
 static inline __attribute__((always_inline)) void
 fetch(Ahead *Py_UNUSED(none), const char *address)
 {
     __builtin_prefetch(address);
 }
 
-/* Have a cache line asked for later. */
+/* Note a cache line, to be fetched later. */
 static inline __attribute__((always_inline)) void
 note(Ahead *ahead, const char *address)
 {
@@ -415,8 +413,8 @@ note(Ahead *ahead, const char *address)
     }
 }
 
-/* Always inline, as all that follows, because GCC takes a function that does nothing but fetch for one without effect,
- * and drops its call. */
+/* Always inline, like those below: GCC takes a function that only fetches for one without effect, and drops its call.
+ */
 static inline __attribute__((always_inline)) void
 each_line_of(const void *start, size_t size, void (*visit)(Ahead *, const char *), Ahead *ahead)
 {
@@ -427,10 +425,10 @@ each_line_of(const void *start, size_t size, void (*visit)(Ahead *, const char *
     visit(ahead, address + size - 1);
 }
 
-/* Visit all that a use of a contract reads.
+/* Visit every line that a use of a contract reads.
  *
- * Between two uses of a layer run launches and all other layers, so nearly all of it has left the processor's caches.
- * Read as it is compared it would be waited for piece by piece, each found through the one before. */
+ * Between two uses of a layer, launches and all other layers run, so nearly all lines have left the processor's caches.
+ * Without this the comparison would wait for them one by one, each found through the one before. */
 static inline __attribute__((always_inline)) void
 each_line(const Contract *read, void (*visit)(Ahead *, const char *), Ahead *ahead)
 {
@@ -451,7 +449,7 @@ each_line(const Contract *read, void (*visit)(Ahead *, const char *), Ahead *ahe
     }
 }
 
-/* Ask for all that a use is about to read, unless the use before has asked. */
+/* Fetch the lines of this use, unless the use before did. */
 static inline void
 fetch_own(const Contract *self)
 {
@@ -461,7 +459,7 @@ fetch_own(const Contract *self)
     }
 }
 
-/* Have the contract that was used before ask for all that this one reads: layers are used in one order. */
+/* Note the lines of this use in the contract used before it: layers are used in one order. */
 static void
 come_after(Contract *self)
 {
@@ -474,7 +472,7 @@ come_after(Contract *self)
     self->state->latest = self;
 }
 
-/* Ask for what the contract reads that is used after this one: what comes between gives it time. */
+/* Fetch the lines of the contract used after this one: the work between gives it time. */
 static inline __attribute__((always_inline)) void
 fetch_next(const Contract *self)
 {
@@ -483,7 +481,7 @@ fetch_next(const Contract *self)
     }
 }
 
-/* Whether a tensor is as it was recorded; an error while reading it counts as drift. */
+/* 1 if a tensor is as recorded; an error while reading it counts as drift. */
 static int
 holds(const Contract *self, const Signature *signature)
 {
@@ -519,8 +517,8 @@ are_same(const int64_t *words, const int64_t *others, size_t count)
     return difference == 0;
 }
 
-/* Whether torch would read of every tensor what it did when the images were taken. A storage is looked at when it is
- * known that the tensors have it still. */
+/* 1 if torch would read the same of every tensor as when the images were taken. The storage is read last: the tensors
+ * are known to have it still. */
 static int
 match_images(const Contract *self)
 {
@@ -539,7 +537,7 @@ match_images(const Contract *self)
            && self->storage->flags == self->storage_flags;
 }
 
-/* Find a tensor's words, and tell how far they lie behind the C++ object, of which the handle is another owner. */
+/* Find a tensor's words, and return their distance from its C++ object, of which the handle is another owner. */
 static Py_ssize_t
 find_words(PyObject *tensor, const void *handle, const int64_t *shape_address, Image *image)
 {
@@ -551,9 +549,9 @@ find_words(PyObject *tensor, const void *handle, const int64_t *shape_address, I
     return (const char *)image->words - object;
 }
 
-/* Take a tensor's image. Returns 0 if there is no memory for it, if the tensor has a storage of its own, or if its words
- * are not its own: a tensor that stands for another (at::FunctionalTensorWrapper) tells the shape of that one, which it
- * may let go. */
+/* Take a tensor's image. Returns 0 without memory for it, if the tensor has a storage of its own, or if its words are
+ * not its own: a tensor that stands for another (at::FunctionalTensorWrapper) shows the shape of that one, which may
+ * go. */
 static int
 take_image(Contract *self, int i)
 {
@@ -565,7 +563,7 @@ take_image(Contract *self, int i)
     Words words = *image->words;
     words.elements = 0; /* follows from the shape */
     for (int j = DIMENSIONS; j < INLINE_DIMENSIONS; j++) {
-        words.shape[j] = words.strides[j] = 0; /* nobody has written there */
+        words.shape[j] = words.strides[j] = 0; /* torch leaves them uninitialised */
     }
     Py_XSETREF(image->bytes, share(self->state, &words, sizeof words));
     if (image->bytes == NULL) {
@@ -576,7 +574,7 @@ take_image(Contract *self, int i)
     return *image->storage == *self->images[0].storage;
 }
 
-/* Take the images of all tensors, which have just been found to hold. Without them all is read at every use. */
+/* Take the images of all tensors, just found to hold. Without images every use reads everything. */
 static void
 take_images(Contract *self)
 {
@@ -592,7 +590,7 @@ take_images(Contract *self)
     }
 }
 
-/* Whether all tensors are as they were recorded. */
+/* 1 if all tensors are as recorded. */
 static int
 all_hold(Contract *self)
 {
@@ -608,7 +606,7 @@ all_hold(Contract *self)
     return 1;
 }
 
-/* Whether a seam still hands out the very aliases it was made with. */
+/* 1 if a seam still hands out its first aliases, by identity. */
 static int
 hands_out(const Seam *seam, PyObject *const *held)
 {
@@ -634,7 +632,7 @@ check(Contract *self, PyObject *source)
         result = state == NULL ? NULL : PyObject_CallOneArg(state->refuse_disagreement, self->owner);
         if (result != NULL) {
             Py_DECREF(result);
-            PyErr_SetString(PyExc_SystemError, "refuse_disagreement: expected to raise, seen a return");
+            PyErr_SetString(PyExc_SystemError, "refuse_disagreement: seen a return; expected an exception");
         }
     }
     return -1;
@@ -644,7 +642,7 @@ static PyObject *
 contract_forward(Contract *self, PyObject *source)
 {
     if (check(self, source) < 0) {
-        Py_CLEAR(self->state->checked[0]); /* of an earlier use that was broken off */
+        Py_CLEAR(self->state->checked[0]); /* of an earlier, interrupted use */
         Py_CLEAR(self->state->checked[1]);
         return NULL;
     }
@@ -686,8 +684,8 @@ contract_traverse(Contract *self, visitproc visit, void *arg)
     return 0;
 }
 
-/* The collector breaks cycles at the callable only: a finalizer in the same cycle could still use the contract,
- * which must then have its tensors. Drift seen after this raises TypeError. */
+/* The collector breaks cycles at the callable only: a finalizer in the same cycle could still use the contract, which
+ * then needs its tensors. Drift after this raises TypeError. */
 static int
 contract_clear(Contract *self)
 {
@@ -705,7 +703,7 @@ contract_dealloc(Contract *self)
     if (self->state->latest == self) {
         self->state->latest = NULL;
     }
-    for (int i = 0; i < 2; i++) { /* a use that was broken off has left its aliases */
+    for (int i = 0; i < 2; i++) { /* an interrupted use leaves its aliases */
         if (self->state->checked[i] == self->held[3 + i]) {
             Py_CLEAR(self->state->checked[i]);
         }
@@ -752,7 +750,7 @@ contract_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
         return NULL;
     }
     if (keywords != NULL && PyDict_GET_SIZE(keywords) != 0) {
-        PyErr_SetString(PyExc_TypeError, "Contract: expected no keyword arguments");
+        PyErr_SetString(PyExc_TypeError, "Contract: seen keyword arguments; expected none");
         return NULL;
     }
     PyObject *source, *raw, *canonical, *explain, *owner;
@@ -763,7 +761,7 @@ contract_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
     PyObject *pairs[2] = {((Seam *)raw)->views, ((Seam *)canonical)->views};
     for (int i = 0; i < 2; i++) {
         if (pairs[i] == NULL || !PyTuple_CheckExact(pairs[i]) || PyTuple_GET_SIZE(pairs[i]) != 2) {
-            PyErr_SetString(PyExc_ValueError, "Contract: expected two seams with a key and a value alias each");
+            PyErr_SetString(PyExc_ValueError, "Contract: seen a seam without a pair; expected a key and a value alias");
             return NULL;
         }
     }
@@ -799,27 +797,26 @@ contract_all_hits(PyObject *type, PyObject *Py_UNUSED(ignored))
 
 static PyMethodDef contract_methods[] = {
     {"all_hits", contract_all_hits, METH_NOARGS | METH_CLASS,
-     PyDoc_STR("Uses that held, of both kinds and of all contracts of this process so far.")},
+     PyDoc_STR("Successful uses of both kinds by all contracts of this process so far.")},
     {"forward", (PyCFunction)contract_forward, METH_O,
-     PyDoc_STR("The canonical seam, if the whole contract holds for the cache given.")},
+     PyDoc_STR("Return the canonical seam if everything holds for this cache, else raise ContractError.")},
     {"update", (PyCFunction)contract_update, METH_O,
-     PyDoc_STR("The raw seam, if the whole contract holds for the cache given.")},
+     PyDoc_STR("Return the raw seam if everything holds for this cache, else raise ContractError.")},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef contract_members[] = {
-    {"raw", T_OBJECT_EX, offsetof(Contract, raw), READONLY, PyDoc_STR("Hands out the raw aliases.")},
-    {"canonical", T_OBJECT_EX, offsetof(Contract, canonical), READONLY,
-     PyDoc_STR("Hands out the canonical aliases.")},
+    {"raw", T_OBJECT_EX, offsetof(Contract, raw), READONLY, PyDoc_STR("The raw seam.")},
+    {"canonical", T_OBJECT_EX, offsetof(Contract, canonical), READONLY, PyDoc_STR("The canonical seam.")},
     {"forward_hits", T_ULONGLONG, offsetof(Contract, forward_hits), READONLY,
-     PyDoc_STR("Uses by the attention forward that held.")},
+     PyDoc_STR("Successful uses by the attention forward.")},
     {"update_hits", T_ULONGLONG, offsetof(Contract, update_hits), READONLY,
-     PyDoc_STR("Uses by the cache update that held.")},
+     PyDoc_STR("Successful uses by the cache update.")},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot contract_slots[] = {
-    {Py_tp_doc, (void *)PyDoc_STR("One cache, its aliases, and what was recorded of them.")},
+    {Py_tp_doc, (void *)PyDoc_STR("One cache, its aliases, and their recorded fields.")},
     {Py_tp_new, contract_new},
     {Py_tp_traverse, contract_traverse},
     {Py_tp_clear, contract_clear},
@@ -838,10 +835,10 @@ static PyType_Spec contract_spec = {
 
 /* ---- Canonicalize ------------------------------------------------------------------------------------------- */
 
-/* Stands before vLLM's canonicalisation helper. The aliases of the canonical seam were found canonical when they were
- * built, and unchanged when the contract was used; so each is its own canonical form, once after each use. All else,
- * and the same alias asked for again, is the helper's to answer. Between two threads in turn at most the helper
- * answers what it need not: what is compared is the object. */
+/* Wraps vLLM's canonicalisation helper. The aliases of the canonical seam were found canonical when they were built,
+ * and unchanged when the contract was used; so each is its own canonical form, once after each use. Every other tensor,
+ * and the same alias asked for again, goes to the helper. With two threads in turn the helper is at most called
+ * needlessly: the comparison is by identity. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -875,14 +872,14 @@ canonicalize_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
         return NULL;
     }
     if (keywords != NULL && PyDict_GET_SIZE(keywords) != 0) {
-        PyErr_SetString(PyExc_TypeError, "Canonicalize: expected no keyword arguments");
+        PyErr_SetString(PyExc_TypeError, "Canonicalize: seen keyword arguments; expected none");
         return NULL;
     }
     if (!PyArg_ParseTuple(args, "O:Canonicalize", &helper)) {
         return NULL;
     }
     if (!PyCallable_Check(helper)) {
-        PyErr_SetString(PyExc_TypeError, "Canonicalize: expected vLLM's helper, a function");
+        PyErr_SetString(PyExc_TypeError, "Canonicalize: seen no function; expected vLLM's helper");
         return NULL;
     }
     Canonicalize *self = (Canonicalize *)type->tp_alloc(type, 0);
@@ -923,7 +920,7 @@ static PyMemberDef canonicalize_members[] = {
 };
 
 static PyType_Slot canonicalize_slots[] = {
-    {Py_tp_doc, (void *)PyDoc_STR("vLLM's canonicalisation helper, not asked for what a contract has just checked.")},
+    {Py_tp_doc, (void *)PyDoc_STR("vLLM's canonicalisation helper, spared the aliases a contract has just checked.")},
     {Py_tp_new, canonicalize_new},
     {Py_tp_call, PyVectorcall_Call},
     {Py_tp_traverse, canonicalize_traverse},
@@ -941,7 +938,7 @@ static PyType_Spec canonicalize_spec = {
 
 /* ---- Module ------------------------------------------------------------------------------------------------- */
 
-/* Find torch's exchange table. Returns NULL with ImportError or AttributeError set where torch has none. */
+/* Find torch's exchange table. Returns NULL with ImportError or AttributeError set without one. */
 static const DLPackExchangeAPI *
 find_exchange_api(PyObject *tensor)
 {
@@ -952,15 +949,15 @@ find_exchange_api(PyObject *tensor)
     }
     if (api != NULL
         && (api->header.version.major != DLPACK_MAJOR_VERSION || api->dltensor_from_py_object_no_sync == NULL)) {
-        PyErr_Format(PyExc_ImportError, "DLPack exchange API: expected version %d with unmanaged tensors, seen %u.%u",
-                     DLPACK_MAJOR_VERSION, api->header.version.major, api->header.version.minor);
+        PyErr_Format(PyExc_ImportError, "DLPack exchange API: seen version %u.%u; expected %d with unmanaged tensors",
+                     api->header.version.major, api->header.version.minor, DLPACK_MAJOR_VERSION);
         api = NULL;
     }
     Py_XDECREF(capsule);
     return api;
 }
 
-/* Find the shim in the library that torch has loaded. Returns 0, or -1 with an exception set. */
+/* Find the shim in torch's loaded library. Returns 0, or -1 with an exception set. */
 static int
 find_shim(Shim *shim)
 {
@@ -973,13 +970,13 @@ find_shim(Shim *shim)
     }
     if (library == NULL || shim->get_storage_offset == NULL || shim->get_storage_size == NULL
         || shim->delete_tensor == NULL) {
-        PyErr_SetString(PyExc_ImportError, "torch's C shim: expected it in libtorch_cpu.so, seen none");
+        PyErr_SetString(PyExc_ImportError, "torch's C shim: seen none; expected it in libtorch_cpu.so");
         return -1;
     }
     return 0;
 }
 
-/* Read what is needed of torch. Returns 0, or -1 with an exception set. */
+/* Look up the used parts of torch. Returns 0, or -1 with an exception set. */
 static int
 find_torch(ModuleState *state)
 {
@@ -994,7 +991,7 @@ find_torch(ModuleState *state)
     return state->make_handle == NULL ? -1 : find_shim(&state->shim);
 }
 
-/* Read a tensor's words, and those of the storage whose address torch tells, which need not be where this looks. */
+/* Read a tensor's words, and those of its storage at the address torch reports, which may differ from the words'. */
 static PyObject *
 read_words(PyObject *module, PyObject *args)
 {
@@ -1008,7 +1005,7 @@ read_words(PyObject *module, PyObject *args)
     const StorageWords *there = PyLong_AsVoidPtr(address);
     void *handle = there == NULL ? NULL : make_handle(state, tensor);
     if (handle != NULL) {
-        const StorageWords storage = *there; /* before torch is asked, which may change it */
+        const StorageWords storage = *there; /* before asking torch, which may change it */
         if (state->api->dltensor_from_py_object_no_sync(tensor, &now) == 0) {
             const Py_ssize_t at = find_words(tensor, handle, now.shape, &image);
             const Words *words = image.words;
@@ -1020,15 +1017,15 @@ read_words(PyObject *module, PyObject *args)
                 (long long)words->strides[3], (long long)words->storage_offset, (long long)words->kind,
                 (unsigned long long)storage.data, (long long)storage.bytes, (long long)storage.flags);
         }
-        (void)state->shim.delete_tensor(handle); /* what it shared is the tensor's own */
+        (void)state->shim.delete_tensor(handle); /* the tensor keeps its own */
     }
     if (result == NULL && !PyErr_Occurred()) {
-        PyErr_SetString(PyExc_ValueError, "read_words: expected a tensor and the address of its storage");
+        PyErr_SetString(PyExc_ValueError, "read_words: seen no address; expected a tensor and its storage's address");
     }
     return result;
 }
 
-/* Have layout.py look whether torch's objects are as this module reads them. Returns 0, or -1 with an exception set. */
+/* Have layout.py test torch's layout against this module's. Returns 0, or -1 with an exception set. */
 static int
 look_at_layout(PyObject *module, ModuleState *state)
 {
@@ -1122,7 +1119,7 @@ module_free(void *module)
 
 static PyMethodDef module_methods[] = {
     {"read_words", read_words, METH_VARARGS,
-     PyDoc_STR("What a tensor's memory says of it, and that of the storage at the address given; see layout.py.")},
+     PyDoc_STR("Read the words of a tensor, and of the storage at this address; see layout.py.")},
     {NULL, NULL, 0, NULL},
 };
 

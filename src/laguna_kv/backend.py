@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's FlashAttention backend with the candidate in it; vLLM imports it by name where the flag is on."""
+"""vLLM's FlashAttention backend with the candidate in it; vLLM imports it by name if the flag is on."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 JUDGED = frozenset({"attn_type", "kv_cache_dtype", "kv_sharing_target_layer_name", "num_kv_heads"})
-"""What eligibility reads of a layer and nothing reads again on a use; the head size the seam sees on every use."""
+"""Layer attributes checked for eligibility and on no later use; the seam checks the head size on every use."""
 
 OWN = frozenset({"_config", "settings", "views"})
-"""What a layer is given when it is made, and nothing may replace."""
+"""A layer's attributes from its making, which nothing may replace."""
 
 
 class LagunaFlashAttentionImpl(compat.FlashAttentionImpl):
-    """FlashAttention whose target layers get stored aliases where vLLM makes them anew.
+    """FlashAttention whose target layers reuse stored aliases instead of making them anew.
 
-    Both methods hand vLLM's own code a seam in place of the cache tensor, and leave everything else to it; whether
-    the aliases are canonical, which the forward asks of each, the native contract answers (see ``load_validator``).
-    The drafter's layers use the same class, because vLLM picks one backend for both, and are passed through.
+    Both methods hand vLLM's own code a seam in place of the cache tensor, and leave everything else to it; the native
+    contract answers the forward's question whether each alias is canonical (see ``load_validator``). The drafter's
+    layers use the same class, because vLLM picks one backend for both, and are passed through.
 
     Attributes:
         settings: lane and validator, as read when the layer was made.
@@ -43,30 +43,29 @@ class LagunaFlashAttentionImpl(compat.FlashAttentionImpl):
         super().__init__(*args, **kwargs)
         self.settings = Settings.from_environment()
         self.views = ViewState(load_validator(self.settings.validator))
-        # Kept for the first use: what vLLM resolves until then (the graph mode) is what is judged.
+        # Judged at the first use: vLLM resolves some of it, such as the graph mode, only later.
         self._config = compat.get_current_vllm_config()
         self._is_draft: bool | None = None
 
     @property
     def is_draft(self) -> bool | None:
-        """Whether the layer is the drafter's; None until its first use, when the layer is first seen."""
+        """True if the layer is the drafter's; None until its first use."""
         return self._is_draft
 
     @property
     def _k_scale_cache(self) -> None:
-        """Always None. The lifecycle hook: vLLM sets it to None wherever it clears a layer's cache.
+        """Always None: the lifecycle hook, which vLLM sets to None wherever it clears a layer's cache.
 
         Both of vLLM's clearing paths (``clear_layer_kv_caches``: 0.32.0, 0.33.0; the V1 runner's
-        ``_cleanup_profiling_kv_cache``: 0.26.0, 0.32.0, 0.33.0) do so for an implementation that has the
-        attribute, on some paths twice for one layer and at shutdown too: hence idempotent, and hence it never
-        raises. A vLLM that drops the convention is noticed on the first use of the final cache, which is then
-        not the cache recorded.
+        ``_cleanup_profiling_kv_cache``: 0.26.0, 0.32.0, 0.33.0) do so for an implementation with the attribute, on some
+        paths twice for one layer and at shutdown too: hence idempotent, and hence it never raises. A vLLM without the
+        convention is noticed on the first use of the final cache, which then differs from the recorded one.
         """
         return None
 
     @_k_scale_cache.setter
     def _k_scale_cache(self, value: None) -> None:
-        # Another value is no clearing: an implementation with scales of its own would be given them here.
+        # Another value is no clearing: an implementation with its own scales would receive them here.
         if value is not None:
             raise ContractError(
                 self.views.owner, "_k_scale_cache", "None, as vLLM clears a cache", type(value).__name__
@@ -75,7 +74,7 @@ class LagunaFlashAttentionImpl(compat.FlashAttentionImpl):
 
     @override
     def __setattr__(self, name: str, value: object) -> None:
-        # Here and not on every use, which would pay for each comparison.
+        # Here and not on every use, because each comparison costs time.
         if name in OWN and name in self.__dict__:
             raise ContractError(self.views.owner, f"layer.{name}", "what the layer was made with", type(value).__name__)
         if name == "_is_draft" and self.__dict__.get(name) not in {None, value}:
@@ -103,12 +102,12 @@ class LagunaFlashAttentionImpl(compat.FlashAttentionImpl):
             LagunaKVError: the layer is the target's and not eligible, or its cache or views drifted.
         """
         cache: Any = kv_cache
-        # vLLM's memory-profiling run has no metadata and reaches no view, so none is made for it.
+        # vLLM's memory-profiling run has no metadata and uses no view.
         if attn_metadata is not None:
             contract = self.views.contract or self._first_use(layer, kv_cache)
             if contract is not None:
                 cache = contract.forward(kv_cache)
-        # Named and not super(): that lookup costs a fifteenth of what this class exists to save (Python 3.11).
+        # Named and not super(): that lookup costs a fifteenth of the time that this class saves (Python 3.11).
         return compat.FlashAttentionImpl.forward(
             self, layer, query, key, value, cache, attn_metadata, output, output_scale, output_block_scale
         )
@@ -134,10 +133,10 @@ class LagunaFlashAttentionImpl(compat.FlashAttentionImpl):
         compat.FlashAttentionImpl.do_kv_cache_update(self, layer, key, value, cache, slot_mapping)
 
     def _first_use(self, layer: Any, kv_cache: torch.Tensor) -> Contract | None:
-        """The layer's new state, or None if the layer is the drafter's.
+        """Build the layer's state, or return None if the layer is the drafter's.
 
-        Judged here and not when the layer is made, because here the layer is known by name and vLLM has
-        resolved its configuration and its cache.
+        Judged here and not when the layer is made: here the layer has its name, and vLLM has resolved its configuration
+        and its cache.
         """
         if self._is_draft is None:
             self.views.owner = str(layer.layer_name)
@@ -164,5 +163,5 @@ class LagunaFlashAttentionBackend(compat.FlashAttentionBackend):
 
     @staticmethod
     def get_impl_cls() -> type[LagunaFlashAttentionImpl]:
-        """The candidate's implementation class."""
+        """Return the candidate's implementation class."""
         return LagunaFlashAttentionImpl

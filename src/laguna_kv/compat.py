@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only module that names vLLM's internals; each with the versions whose source it was read in.
+"""The only module that names vLLM's internals, each with the versions in whose source it was read.
 
-Read in the published wheels of vLLM 0.26.0, 0.32.0 and 0.33.0. Nothing here copes with other versions: a name
-that is missing raises where it is imported.
+Read in the published wheels of vLLM 0.26.0, 0.32.0 and 0.33.0. Nothing here copes with other versions: a missing name
+raises at its import.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ __all__ = [
 def override_flash_attention(class_path: str) -> None:
     """Make FLASH_ATTN mean another backend class in this process.
 
-    Overriding the member that the platforms choose by themselves is the one registration that survives a
-    spawn and that the XPU platform accepts (it refuses CUSTOM and names of its own making).
+    Overriding the member that the platforms choose by themselves is the one registration that survives a spawn and that
+    the XPU platform accepts (it refuses CUSTOM and new names).
     """
     register_backend(AttentionBackendEnum.FLASH_ATTN, class_path)
 
 
 def ask_before_canonicalizing(wrap: type[Any]) -> None:
-    """Put a function before the helper by which FlashAttention's forward canonicalises both of its views.
+    """Wrap the helper by which FlashAttention's forward canonicalises both of its views.
 
     The forward looks the helper up in its module at each call (0.26.0, 0.32.0, 0.33.0). Set there and not in
-    ``vllm.utils.torch_utils``, where other backends have theirs from; once in a process, however many layers there are.
+    ``vllm.utils.torch_utils``, where other backends find theirs; once in a process, however many layers there are.
 
     Args:
-        wrap: makes the function from the helper, and is the class of what it makes.
+        wrap: the class of the wrapper; called with the helper.
     """
     name = canonicalize_singleton_dim_strides.__name__
     helper = getattr(flash_attn, name)
@@ -71,12 +71,12 @@ def ask_before_canonicalizing(wrap: type[Any]) -> None:
 
 
 def refuse_other_backends(class_path: str) -> None:
-    """Let this process select no attention backend but one while the flag is on, where vLLM would do so in silence.
+    """Refuse every other attention backend in this process while the flag is on, where vLLM would silently use it.
 
     A platform may ignore FLASH_ATTN (vLLM's CPU build does) and a user may name another backend; either would run
-    stock under flag 1. Every ordinary attention layer's backend is asked of ``Platform.get_attn_backend_cls``, which
-    answers with a class path (0.26.0, 0.32.0, 0.33.0). Set on the platform object of this process and not on its
-    class, so that the class keeps what it has, whoever else changes it and when.
+    stock under flag 1. Every ordinary attention layer's backend comes from ``Platform.get_attn_backend_cls``, which
+    returns a class path (0.26.0, 0.32.0, 0.33.0). Set on the platform object of this process and not on its class, so
+    that later changes of the class, by anybody, are kept.
     """
 
     def selected(*arguments: Any, **keywords: Any) -> str:
@@ -97,7 +97,7 @@ def make_variable_known(name: str, value: str) -> None:
 
 
 def is_draft_layer(layer: Any, config: VllmConfig) -> bool:
-    """Whether an attention layer is the drafter's.
+    """True if an attention layer is the drafter's.
 
     The drafter's layers are numbered on from the target's last (``laguna_dflash.py`` and ``qwen3_dflash.py``
     in 0.26.0, 0.32.0 and 0.33.0), which holds with one pipeline stage. 0.32.0 (V2 runner) and 0.33.0 also
@@ -109,7 +109,7 @@ def is_draft_layer(layer: Any, config: VllmConfig) -> bool:
 
 
 def engine_facts(config: VllmConfig) -> dict[str, object]:
-    """What the eligibility rule reads of the engine: vLLM's resolved configuration as plain values."""
+    """Return vLLM's resolved configuration as plain values, as far as eligibility needs it."""
     compilation = config.compilation_config
     speculative = config.speculative_config
     return {
@@ -129,12 +129,12 @@ def engine_facts(config: VllmConfig) -> dict[str, object]:
 
 
 def _name(member: object) -> str | None:
-    """The name of an enum member; None where vLLM has not resolved one."""
+    """Name of an enum member; None if vLLM has not resolved one."""
     return getattr(member, "name", None)
 
 
 def live_breakable_captures() -> int:
-    """How many captured breakable graphs could still be replayed in this process.
+    """Count the captured breakable graphs that could still be replayed in this process.
 
     ``_all_instances`` is a weak set of wrappers, ``entries`` maps a descriptor (0.33.0: any hashable) to an
     entry whose ``capture`` is None until the capture is complete (0.26.0, 0.32.0, 0.33.0). vLLM empties them
@@ -149,13 +149,13 @@ def live_breakable_captures() -> int:
 
 
 def attention_layers(config: VllmConfig) -> Mapping[str, Any]:
-    """Every attention-like layer of the process by name, drafter included; filled when the model is built."""
+    """Return every attention-like layer of the process by name, drafter included; filled when the model is built."""
     layers: Mapping[str, Any] = config.compilation_config.static_forward_context
     return layers
 
 
 def model_runner_version(model_runner: object) -> str:
-    """``V1`` or ``V2``, by the module of the runner's classes (0.26.0, 0.32.0, 0.33.0).
+    """Return ``V1`` or ``V2``, by the module of the runner's classes (0.26.0, 0.32.0, 0.33.0).
 
     Raises:
         TypeError: neither of vLLM's runners is among the classes.
@@ -167,4 +167,4 @@ def model_runner_version(model_runner: object) -> str:
     ):
         if module in modules:
             return version
-    raise TypeError(f"model runner: expected a subclass of vLLM's V1 or V2 runner, seen {type(model_runner)}")
+    raise TypeError(f"model runner: seen {type(model_runner)}; expected a subclass of vLLM's V1 or V2 runner")

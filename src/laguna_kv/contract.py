@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract in Python, the rule by which the native one is judged, and the choice between the two."""
+"""The contract in Python, the reference for the native one, and the choice between the two."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 class SeamLike(Protocol):
-    """What both seams are to a contract."""
+    """The common interface of both seams."""
 
     views: tuple[torch.Tensor, torch.Tensor]
 
 
 class Contract(Protocol):
-    """One complete state: the cache, its raw and canonical aliases, and what was recorded of them."""
+    """One complete state: the cache, its raw and canonical aliases, and their recorded fields."""
 
     @property
     def forward_hits(self) -> int:
-        """Uses by the attention forward that held."""
+        """Successful uses by the attention forward."""
 
     @property
     def update_hits(self) -> int:
-        """Uses by the cache update that held."""
+        """Successful uses by the cache update."""
 
     @property
     def raw(self) -> SeamLike:
@@ -44,23 +44,23 @@ class Contract(Protocol):
 
     @classmethod
     def all_hits(cls) -> int:
-        """Uses that held, of both kinds and of all contracts of this process so far: one number to read."""
+        """Successful uses of both kinds by all contracts of this process so far."""
 
     def forward(self, source: torch.Tensor, /) -> SeamLike:
-        """The canonical seam, if everything holds for the cache given; raises ContractError if not."""
+        """Return the canonical seam if everything holds for this cache, else raise ContractError."""
 
     def update(self, source: torch.Tensor, /) -> SeamLike:
-        """The raw seam, if everything holds for the cache given; raises ContractError if not."""
+        """Return the raw seam if everything holds for this cache, else raise ContractError."""
 
 
 class PythonContract:
-    """The contract in Python: its checks are the definition, and its messages the native one's too.
+    """The contract in Python: its checks are the definition, and its messages also the native one's.
 
     Every use checks that the cache is the very tensor recorded, that both seams still hold the very aliases
     recorded, and that address, storage offset and length, shape, strides, data type, device and C++ object of the
-    cache and of every alias are those recorded. The key-to-value offset is part of it: both addresses and both
-    storage offsets are compared, and ``verify_views`` established the offset between them. The head size is
-    checked by the seam.
+    cache and of every alias are those recorded. This includes the key-to-value offset: both addresses and both
+    storage offsets are compared, and ``verify_views`` established the offset between them. The seam checks the
+    head size.
     """
 
     _all_hits: ClassVar = 0
@@ -76,42 +76,41 @@ class PythonContract:
         self._source = source
         self._held = Views(*raw.views, *canonical.views)
         tensors = {"source": source, **self._held._asdict()}
-        # An alias that is canonical as it was made is the same object twice: checked once, under its raw
-        # name.
+        # A raw alias that is already canonical appears twice: checked once, under its raw name.
         distinct = {id(tensor): (name, tensor) for name, tensor in reversed(tensors.items())}
         self._recorded = [(name, tensor, fields(tensor)) for name, tensor in reversed(distinct.values())]
 
     @property
     def raw(self) -> SeamLike:
-        """Hands out the raw aliases; like the native contract's, it cannot be replaced."""
+        """The raw seam; read-only, as in the native contract."""
         return self._raw
 
     @property
     def canonical(self) -> SeamLike:
-        """Hands out the canonical aliases; like the native contract's, it cannot be replaced."""
+        """The canonical seam; read-only, as in the native contract."""
         return self._canonical
 
     @classmethod
     def all_hits(cls) -> int:
-        """Uses that held, of both kinds and of all contracts of this process so far."""
+        """Successful uses of both kinds by all contracts of this process so far."""
         return cls._all_hits
 
     def forward(self, source: torch.Tensor, /) -> SeamLike:
-        """The canonical seam; raises ContractError if anything drifted."""
+        """Return the canonical seam; raise ContractError on drift."""
         self.check(source)
         self.forward_hits += 1
         PythonContract._all_hits += 1
         return self._canonical
 
     def update(self, source: torch.Tensor, /) -> SeamLike:
-        """The raw seam; raises ContractError if anything drifted."""
+        """Return the raw seam; raise ContractError on drift."""
         self.check(source)
         self.update_hits += 1
         PythonContract._all_hits += 1
         return self._raw
 
     def check(self, source: torch.Tensor, /) -> None:
-        """Compare everything with what was recorded.
+        """Compare everything with the record.
 
         Raises:
             ContractError: names the first field that differs.
@@ -130,7 +129,7 @@ class PythonContract:
             ("canonical", self._canonical, self._held[2:]),
         ):
             views = getattr(seam, "views", None)
-            # A subclass of tuple may answer differently each time that it is read.
+            # A subclass of tuple may answer differently at each read.
             if type(views) is not tuple or len(views) != len(held):
                 seen = "none" if views is None else f"{type(views).__name__} of {len(views)}"
                 raise ContractError(self._owner, f"{path}.views", "a key and a value alias (a complete state)", seen)
@@ -139,7 +138,7 @@ class PythonContract:
                     raise ContractError(self._owner, f"{path}_{part}.identity", "the alias built", "another object")
 
     def _refuse_source(self, source: object) -> None:
-        """Raise for another cache tensor; where it differs in a field too, say in which."""
+        """Raise for another cache tensor, and name its differing fields."""
         recorded = fields(self._source)
         try:
             now = fields(source)  # type: ignore[arg-type]
@@ -148,7 +147,7 @@ class PythonContract:
         differing = [
             f"{field} {seen} instead of {known}"
             for field, known, seen in zip(FIELD_NAMES, recorded, now, strict=True)
-            if seen != known and field != "implementation"  # which is another for every other object
+            if seen != known and field != "implementation"  # another for every object
         ]
         seen = ", ".join(["another object", *differing])
         raise ContractError(self._owner, "source.identity", "the cache tensor the views were built on", seen)
@@ -160,10 +159,10 @@ class PythonContract:
 
 
 def python_contract(source: torch.Tensor, views: Views, head_size: int, owner: str) -> Contract:
-    """A contract checked in Python.
+    """Return a contract checked in Python.
 
     Raises:
-        ContractError: an alias is not the one that the cache's geometry asks for.
+        ContractError: an alias does not match the cache's geometry.
     """
     verify_views(views, source, head_size, owner)
     return PythonContract(
@@ -175,10 +174,10 @@ def python_contract(source: torch.Tensor, views: Views, head_size: int, owner: s
 
 
 def load_validator(validator: Validator) -> Callable[[torch.Tensor, Views, int, str], Contract]:
-    """The function that makes contracts of the kind asked for.
+    """Return the function that makes contracts of this kind.
 
-    The native one answers for vLLM's helper whether the aliases that a use has just handed out are canonical. The
-    Python one, which saves nothing in any case, leaves that question to the helper.
+    The native one also tells vLLM's helper if the aliases just handed out are canonical. The Python one, which saves no
+    time anyway, leaves that question to the helper.
 
     Raises:
         SettingError: the native one was asked for and cannot be loaded here.
@@ -186,7 +185,7 @@ def load_validator(validator: Validator) -> Callable[[torch.Tensor, Views, int, 
     if validator is Validator.PYTHON:
         return python_contract
     try:
-        from laguna_kv import _contract  # noqa: PLC0415 - it may be absent where the Python one is asked for
+        from laguna_kv import _contract  # noqa: PLC0415 - it may be absent if the Python one runs
     except (ImportError, AttributeError, ValueError) as error:
         remedy = (
             f"build the extension with a C compiler and run it on torch 2.10 or newer ({error}), or set"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an engine, a layer and its cache are the ones that the experiment was registered for."""
+"""Checks that engine, layer and cache are the registered experiment's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from laguna_kv.settings import Lane
 
 HEAD_SIZE = 128
-"""Elements of one head."""
 LOCAL_KV_HEADS = 2
 """Key/value heads on one rank."""
 SPECULATIVE_TOKENS = 7
@@ -36,8 +35,11 @@ ENGINE: Mapping[str, object] = {
     "draft sampling": "greedy",
     "rejection sampling": "standard",
 }
-"""The engine of the registered experiment. Rule: preregistration, "Sole treatment"; one pipeline stage
-because a drafter's layer is told from the target's by its number."""
+"""The engine of the registered experiment.
+
+Rule: preregistration, "Sole treatment"; one pipeline stage because a layer's number tells the drafter's from the
+target's.
+"""
 
 LAYER: Mapping[str, object] = {
     "attention type": "decoder",
@@ -46,16 +48,11 @@ LAYER: Mapping[str, object] = {
     "shared KV cache of": None,
 }
 UNQUANTISED = ("auto", "bfloat16")
-"""vLLM's names of a cache that holds the model's own BF16."""
+"""vLLM's names of a cache in the model's own BF16."""
 
 
 def require_engine(owner: str, seen: Mapping[str, object], lane: Lane) -> None:
-    """Refuse another engine than the registered one.
-
-    Args:
-        owner: the layer, for messages.
-        seen: the same keys as ``ENGINE``, and ``platform``.
-        lane: the platform that the environment names.
+    """Refuse any engine but the registered one; ``seen`` has the keys of ``ENGINE``, and ``platform``.
 
     Raises:
         EligibilityError: lists every field that differs.
@@ -64,12 +61,7 @@ def require_engine(owner: str, seen: Mapping[str, object], lane: Lane) -> None:
 
 
 def require_layer(owner: str, seen: Mapping[str, object], kv_cache_dtype: str) -> None:
-    """Refuse another attention layer than the registered one.
-
-    Args:
-        owner: the layer, for messages.
-        seen: the same keys as ``LAYER``.
-        kv_cache_dtype: vLLM's name of the cache's data type.
+    """Refuse any attention layer but the registered one; ``seen`` has the keys of ``LAYER``.
 
     Raises:
         EligibilityError: lists every field that differs.
@@ -80,15 +72,10 @@ def require_layer(owner: str, seen: Mapping[str, object], kv_cache_dtype: str) -
 
 
 def require_cache(owner: str, kv_cache: torch.Tensor, lane: Lane) -> None:
-    """Refuse another cache than BF16 in the NHD layout on the lane's device.
+    """Refuse any cache but BF16 in the NHD layout on the lane's device.
 
     NHD means that a block holds its tokens, a token its heads and a head its key and value, densely:
     [num_blocks, num_kv_heads, block_size, 2 * head_size] with the strides of [block, token, head, element].
-
-    Args:
-        owner: the layer, for messages.
-        kv_cache: the tensor that vLLM bound to the layer.
-        lane: the platform that the environment names.
 
     Raises:
         EligibilityError: lists every field that differs.

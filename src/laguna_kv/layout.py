@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether this torch lays its tensors out in memory as the native contract reads them.
+"""Tests if this torch lays its tensors out in memory as the native contract reads them.
 
-DLPack and torch's C shim tell what a contract compares, and a call of theirs costs more than all comparisons. So the
-native contract keeps the words of torch's objects in which that lies, and calls again only when one of them has
-changed. Where they lie is torch's own business: seen in torch 2.11 to 2.14, and tried anew in every process.
+DLPack and torch's C shim report all compared fields, but one call of theirs costs more than all comparisons. So the
+native contract keeps the words of torch's objects that hold these fields, and calls again only after a word has
+changed. Their places are torch's own business: seen in torch 2.11 to 2.14, and tested anew in every process.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BYTES = 2_000
-"""Of each storage that is read on trial: more than a tensor below reaches, and no multiple of a number of its."""
+"""Size of each test storage: more than its tensors reach, and no multiple of their numbers."""
 
 DTYPES = (torch.int16, torch.bfloat16, torch.float16)
-"""Of one size, so that nothing else tells them apart."""
+"""Of one size, so that nothing else distinguishes them."""
 
 DEVICE, CPU = 0xFF_FFFF << 16, 0x01_FF00 << 16
-"""Where a kind has the device, and one that is there (the highest byte), has no number and is the CPU."""
+"""Bits of the device in a kind, and a present CPU (the highest byte) without a number."""
 
 GEOMETRIES = ((17, (2, 3, 5, 7), (401, 103, 11, 1)), (29, (3, 2, 7, 4), (307, 211, 13, 2)))
-"""Storage offset, shape and strides in elements of two bytes: numbers that no other word of a tensor has."""
+"""Storage offset, shape and strides in elements of two bytes: numbers found in no other word of a tensor."""
 
 
 class Words(NamedTuple):
-    """What a tensor's memory says of it; addresses and words as integers.
+    """A tensor's fields as its memory holds them; addresses and words as integers.
 
     Attributes:
         binding: the words that lead from the Python object to the C++ object.
         storage: address of the storage's C++ object.
-        at: how far behind the tensor's C++ object the words from ``dimensions`` on start, in bytes.
-        dimensions: how many.
+        at: bytes from the tensor's C++ object to the words from ``dimensions`` on.
+        dimensions: count.
         shape: in elements.
         strides: in elements.
         storage_offset: in elements.
         kind: data type, device and torch's flags, in one word.
         data: address of the storage's memory.
         storage_bytes: its length.
-        storage_flags: among them whether torch copies the memory, or refuses, when it is asked for its address.
+        storage_flags: with the flag that makes torch copy the memory, or refuse, when asked for its address.
     """
 
     binding: tuple[int, int]
@@ -59,16 +59,16 @@ class Words(NamedTuple):
 
 
 def find_words(read: Callable[[torch.Tensor, int], tuple[Any, ...]]) -> int:
-    """How far behind a tensor's C++ object its words start, in bytes; 0 where they are not known.
+    """Return the bytes from a tensor's C++ object to its words; 0 if unknown.
 
-    They are where memory says what torch says, and whatever a contract compares changes what memory says.
+    They are known if memory and torch agree, and if every change of a compared field changes memory.
 
     Args:
         read: the native module's ``read_words``: of a tensor of four dimensions and the address of its storage.
     """
 
     def words(tensor: torch.Tensor) -> Words:
-        return Words(*read(tensor, tensor.untyped_storage()._cdata))  # noqa: SLF001 - nothing else tells it
+        return Words(*read(tensor, tensor.untyped_storage()._cdata))  # noqa: SLF001 - torch has no public name for it
 
     try:
         one, other = (_tensor(*geometry) for geometry in GEOMETRIES)
@@ -81,7 +81,7 @@ def find_words(read: Callable[[torch.Tensor, int], tuple[Any, ...]]) -> int:
             and _is_bound(words)
             and _is_flagged(words, one)
         )
-    except Exception:  # noqa: BLE001 - whatever another torch raises: unknown is not known
+    except Exception:  # noqa: BLE001 - from another torch: unknown is not known
         return 0
     return at if known else 0
 
@@ -109,7 +109,7 @@ def _is_said(tensor: torch.Tensor, seen: Words, at: int) -> bool:
 
 
 def _is_bound(words: Callable[[torch.Tensor], Words]) -> bool:
-    """Whether another C++ object under a Python object is seen in the latter."""
+    """True if the Python object shows that another C++ object was put under it."""
     one, other = (_tensor(*geometry) for geometry in GEOMETRIES)
     bindings = words(one).binding, words(other).binding
     torch.utils.swap_tensors(one, other)
@@ -117,7 +117,7 @@ def _is_bound(words: Callable[[torch.Tensor], Words]) -> bool:
 
 
 def _is_flagged(words: Callable[[torch.Tensor], Words], tensor: torch.Tensor) -> bool:
-    """Whether it is seen in a storage that torch copies its memory when it is asked for the address."""
+    """True if a storage shows that torch copies its memory when asked for the address."""
     before = words(tensor).storage_flags
     _copy = torch._lazy_clone(tensor)  # noqa: SLF001 - torch has no public name for it
     return words(tensor).storage_flags != before

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ``vllm.general_plugins`` entry point, called by vLLM once in each of its processes.
 
-vLLM logs and swallows what fails while an entry point is imported, and lets through what its function raises.
-So this module imports nothing that could fail, and everything strict happens inside ``register``.
+vLLM logs and swallows failures of an entry point's import, and passes on those of its function. So this module imports
+nothing that could fail, and everything strict happens inside ``register``.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import os
 from laguna_kv.settings import FLAG, Settings, read_flag
 
 BACKEND = "laguna_kv.backend.LagunaFlashAttentionBackend"
-"""The class by which vLLM imports the candidate."""
+"""Class path of the candidate's backend for vLLM."""
 
 
 def register() -> None:
     """Put the candidate in vLLM's FLASH_ATTN place if the flag is 1; leave vLLM as it is if it is 0 or unset.
 
-    A flag that is set is entered in vLLM's table of known variables, whatever its value: the control arm sets
-    it to 0, and ``--fail-on-environ-validation`` must treat both arms alike. An unset flag touches nothing. With
-    flag 1 a layer for which vLLM selects any other backend raises EligibilityError: it would be stock in silence.
+    A set flag is entered in vLLM's table of known variables, whatever its value: the control arm sets it to 0, and
+    ``--fail-on-environ-validation`` must treat both arms alike. An unset flag touches nothing. With flag 1 a layer for
+    which vLLM selects any other backend raises EligibilityError: it would silently run stock code.
 
     Raises:
-        SettingError: the flag, the lane or the validator has a value that means nothing.
+        SettingError: the flag, the lane or the validator has an invalid value.
     """
     enabled = read_flag()
     if FLAG not in os.environ:

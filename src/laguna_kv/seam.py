@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seam in Python: what stands in for the cache tensor in vLLM's view expression, and nothing more."""
+"""The seam in Python: the stand-in for the cache tensor in vLLM's view expression."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ if TYPE_CHECKING:
 class Seam:
     """Answers ``cache.transpose(1, 2).split(head_size, dim=-1)`` with two stored aliases.
 
-    vLLM's ``FlashAttentionImpl`` uses its cache argument once in each method, in that expression. Any other
-    use finds no attribute here and raises, so that a vLLM that does something new with the cache is noticed
-    at once.
+    vLLM's ``FlashAttentionImpl`` uses its cache argument once in each method, in that expression. Any other use finds
+    no attribute here and raises, so that a vLLM that does something new with the cache is noticed at once.
 
     Attributes:
         views: key and value alias, each [num_blocks, block_size, num_kv_heads, head_size].
-        head_size: the only split width that is answered.
+        head_size: the only accepted split width.
         owner: the layer, for messages.
     """
 
@@ -33,20 +32,20 @@ class Seam:
         self.owner = owner
 
     def transpose(self, *arguments: object) -> Seam:
-        """The seam itself, for ``transpose(1, 2)``.
+        """Return the seam itself for ``transpose(1, 2)``.
 
         Raises:
-            ContractError: other dimensions were asked for.
+            ContractError: other dimensions were requested.
         """
         if not _integers(arguments, (1, 2)):
             refuse_seam_call(self.owner, "transpose", "(1, 2)", arguments)
         return self
 
     def split(self, *arguments: object, **keywords: object) -> tuple[torch.Tensor, torch.Tensor]:
-        """The stored aliases, for ``split(head_size, dim=-1)``.
+        """Return the stored aliases for ``split(head_size, dim=-1)``.
 
         Raises:
-            ContractError: another width or dimension was asked for: the head size drifted.
+            ContractError: another width or dimension was requested: the head size drifted.
         """
         given = (*arguments, *keywords.values())
         if tuple(keywords) != ("dim",) or not _integers(given, (self.head_size, -1)):
@@ -56,7 +55,7 @@ class Seam:
 
 
 def _integers(arguments: Sequence[object], expected: tuple[int, ...]) -> bool:
-    """Whether the arguments are exactly these integers; a tensor is not compared, its answer would be a tensor."""
+    """True if the arguments are exactly these integers; a tensor is not compared: the result would be a tensor."""
     return len(arguments) == len(expected) and all(
         type(argument) is int and argument == value for argument, value in zip(arguments, expected, strict=True)
     )

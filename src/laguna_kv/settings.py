@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The candidate's three environment variables, read strictly: a value that means nothing raises."""
+"""The candidate's three environment variables, read strictly: an invalid value raises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLAG = "VLLM_XPU_LAGUNA_M8_PERSISTENT_KV_CACHE_VIEWS"
 LANE = "LAGUNA_KV_LANE"
 """The platform that the engine must run on; unset means ``xpu``, the registered experiment's platform."""
 VALIDATOR = "LAGUNA_KV_VALIDATOR"
-"""Which implementation of the contract runs; unset means ``native``."""
+"""The implementation of the contract; unset means ``native``."""
 
 
 class Lane(enum.StrEnum):
@@ -27,14 +27,14 @@ class Lane(enum.StrEnum):
 
 
 class Validator(enum.StrEnum):
-    """An implementation of the contract. Neither ever stands in for the other."""
+    """An implementation of the contract; neither ever stands in for the other."""
 
     NATIVE = "native"
     PYTHON = "python"
 
 
 def read_flag(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the treatment is on.
+    """True if the treatment is on.
 
     Raises:
         SettingError: the flag is set to anything but ``0`` or ``1``; the empty string and spaces count.
@@ -47,7 +47,7 @@ def read_flag(environ: Mapping[str, str] = os.environ) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """How the treatment runs, where it is on."""
+    """Lane and validator of the treatment."""
 
     lane: Lane
     validator: Validator
@@ -57,7 +57,7 @@ class Settings:
         """Read both variables.
 
         Raises:
-            SettingError: one of them has a value that is not in its list.
+            SettingError: a value is not in its variable's list.
         """
         return cls(
             lane=Lane(_one_of(environ, LANE, Lane.XPU, list(Lane))),

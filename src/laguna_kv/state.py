@@ -18,28 +18,23 @@ if TYPE_CHECKING:
     from laguna_kv.views import Views
 
 MOST_BUILDS = 2
-"""The profiling cache's views and the final cache's. Rule: preregistration, lifecycle addendum: exactly one
-initialisation may follow the invalidation."""
+"""The profiling cache's views and the final cache's.
+
+Rule: preregistration, lifecycle addendum: exactly one initialisation may follow the invalidation.
+"""
 
 
 _COUNTERS = frozenset({"builds", "invalidations"})
-"""What tells a state that was lost from one that was discarded; no one else's to set."""
+"""They tell a lost state from a discarded one; set by ``_count`` only."""
 
 
 class ViewState:
-    """Holds one complete contract or none, and counts what happened to it.
+    """Holds one complete contract or none, and counts the states built and discarded.
 
-    A contract is made whole before it is stored, so there is no partial state to keep. Nothing but
-    ``invalidate`` discards one, and nothing but vLLM's own clearing of a layer's cache calls that (see
-    ``backend``). Set from outside, the counters of these raise; so a contract that is lost
-    stays missed.
-
-    Attributes:
-        owner: the layer's name once it is known, for messages and for the proof.
-        contract: the present state; None where nothing is built.
-        builds: how many states were built.
-        invalidations: how many states were discarded.
-        all_builds: how many states were built in this process, whichever the layer.
+    A contract is made whole before it is stored, so there is no partial state. Only ``invalidate`` discards one, and
+    only vLLM's own clearing of a layer's cache calls that (see ``backend``). The counters raise if set from outside, so
+    a lost contract stays missed. ``owner`` is the layer's name once it is known; ``all_builds`` counts all layers of
+    this process.
     """
 
     all_builds: ClassVar = 0
@@ -68,26 +63,22 @@ class ViewState:
 
     @property
     def forward_hits(self) -> int:
-        """Uses by the attention forward that held, in all states."""
+        """Successful uses by the attention forward, in all states."""
         return self._past_forward_hits + (self.contract.forward_hits if self.contract else 0)
 
     @property
     def update_hits(self) -> int:
-        """Uses by the cache update that held, in all states."""
+        """Successful uses by the cache update, in all states."""
         return self._past_update_hits + (self.contract.update_hits if self.contract else 0)
 
     def build(self, kv_cache: torch.Tensor, head_size: int) -> Contract:
-        """Build the one state that may be built now, from the cache that is bound now.
-
-        Args:
-            kv_cache: [num_blocks, num_kv_heads, block_size, 2 * head_size].
-            head_size: in elements.
+        """Build the one state allowed now, from the layer's present cache (see ``views.build_views``).
 
         Raises:
-            LifecycleError: a state exists, or was lost without an invalidation; or the final cache's state has
-                already been; or breakable graphs could still be replayed when the last cache was cleared, or can
-                now: they hold its address, and one discarded later may have been replayed in between.
-            ContractError: the aliases made are not those that the cache's geometry asks for.
+            LifecycleError: a state exists, or was lost without an invalidation; or the final cache already had its
+                state; or breakable graphs could still be replayed when the last cache was cleared, or can now: they
+                hold its address, and one discarded later may have been replayed in between.
+            ContractError: the new aliases do not match the cache's geometry.
         """
         if self.contract is not None:
             raise LifecycleError(self.owner, "no state", "a complete one, which only a cleared cache discards")
@@ -106,9 +97,9 @@ class ViewState:
         return contract
 
     def invalidate(self) -> None:
-        """Discard the whole state, if there is one, and with it every reference to the cache's memory.
+        """Discard the whole state, if any, and with it every reference to the cache's memory.
 
-        Never raises: vLLM's shutdown comes this way too, with its graphs still alive.
+        Never raises: vLLM's shutdown calls it too, with its graphs still alive.
         """
         if self.contract is None:
             return
@@ -129,9 +120,9 @@ class ViewState:
 
 
 def _live_graphs() -> str | None:
-    """The captured graphs that could be replayed now, in words; None if there is none."""
+    """Captured graphs that could be replayed now, in words, or None."""
     try:
         captures = live_breakable_captures()
-    except Exception as error:  # noqa: BLE001 - whatever a changed vLLM raises: unknown is not none
+    except Exception as error:  # noqa: BLE001 - from a changed vLLM: unknown is not none
         return f"captured graphs that cannot be counted ({type(error).__name__}: {error})"
     return f"{captures} captured graph(s)" if captures else None

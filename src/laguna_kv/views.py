@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The four aliases of one layer's cache: how they are made, and what they must be."""
+"""Builds and verifies the four aliases of one layer's cache."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ class Views(NamedTuple):
 
 
 def build_views(kv_cache: torch.Tensor, head_size: int) -> Views:
-    """Make the aliases as vLLM's FlashAttention makes them on every call, with vLLM's own helper.
+    """Make the aliases as vLLM's FlashAttention does on every call, with vLLM's own helper.
 
-    Args:
-        kv_cache: [num_blocks, num_kv_heads, block_size, 2 * head_size]; keys then values in the last.
-        head_size: in elements.
+    The cache is [num_blocks, num_kv_heads, block_size, 2 * head_size], keys then values in the last; ``head_size``
+    counts elements.
     """
     raw_key, raw_value = kv_cache.transpose(1, 2).split(head_size, dim=-1)
     return Views(
@@ -41,21 +40,13 @@ def build_views(kv_cache: torch.Tensor, head_size: int) -> Views:
 
 
 def verify_views(views: Views, kv_cache: torch.Tensor, head_size: int, owner: str) -> None:
-    """Check new aliases against arithmetic on the cache's own geometry, before they are ever used.
+    """Check new aliases against arithmetic on the cache's own geometry, before their first use.
 
-    This is where the offset from key to value is established: exactly one head in elements. A later use
-    compares the data pointers and storage offsets of both with what was recorded here, and so the offset with
-    them.
-
-    Args:
-        views: what ``build_views`` returned.
-        kv_cache: [num_blocks, num_kv_heads, block_size, 2 * head_size].
-        head_size: in elements.
-        owner: the layer, for messages.
+    This establishes the offset from key to value: exactly one head in elements. A later use compares the data pointers
+    and storage offsets of both with the record, and so the offset with them.
 
     Raises:
-        ContractError: the cache has another split width, or an alias is not the one expected; names the
-            field.
+        ContractError: the cache has another split width, or an alias differs; names the field.
     """
     if kv_cache.dim() != 4 or kv_cache.shape[-1] != 2 * head_size:  # noqa: PLR2004 - the cache's rank
         expected = f"[num_blocks, num_kv_heads, block_size, {2 * head_size}]"
@@ -87,15 +78,15 @@ def verify_views(views: Views, kv_cache: torch.Tensor, head_size: int, owner: st
 FIELD_NAMES = (
     "data_ptr", "storage_offset", "shape", "stride", "dtype", "device", "storage_bytes", "implementation",
 )  # fmt: skip
-"""What is recorded of a tensor and compared on every use, in the order of ``fields``.
+"""Fields recorded of a tensor and compared on every use, in the order of ``fields``.
 
-The storage is a stretch of memory here, known by its start (address and offset together) and its length; another
+A storage is a stretch of memory here, known by its start (address and offset together) and its length; another
 storage object over the same stretch is the same storage. The implementation is the C++ object behind the Python one.
 """
 
 
 def fields(tensor: torch.Tensor) -> tuple[object, ...]:
-    """The recorded fields of a tensor as it is now: address and storage in bytes, offset and strides in elements."""
+    """A tensor's present fields: address and storage in bytes, offset and strides in elements."""
     return (
         tensor.data_ptr(),
         tensor.storage_offset(),
@@ -112,7 +103,7 @@ def _canonical_stride(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[
     """Strides in which each dimension of size one steps over exactly the extent of its inner neighbour.
 
     Rule: ``vllm.utils.torch_utils.canonicalize_singleton_dim_strides``, written again from its description so
-    that the helper's result is checked by something else than the helper.
+    that the helper's result has an independent check.
     """
     canonical = list(stride)
     inner_extent = 1

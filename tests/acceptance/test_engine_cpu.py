@@ -251,7 +251,7 @@ def test_a_profile_directory_that_is_not_empty_ends_the_arm(pair: launch.TinyPai
     ("planted", "field"),
     [
         (Planted.WRONG_OFFSET, r"canonical_key\.data_ptr"),
-        (Planted.WRONG_STRIDE, r"canonical_key\.stride: expected \(32768, 512, 256, 1\), seen \(32768, 513, 256, 1\)"),
+        (Planted.WRONG_STRIDE, r"canonical_key\.stride: seen \(32768, 513, 256, 1\); expected \(32768, 512, 256, 1\)"),
     ],
 )
 def test_a_defect_before_the_contract_is_refused_by_it(

@@ -159,7 +159,7 @@ def test_a_rebind_without_a_clear_raises_and_rebuilds_nothing(config: Any, layer
 def test_a_head_size_that_drifts_is_refused(config: Any, layer: Any) -> None:
     support.run_step(config, layer)
     layer.impl.head_size = 64
-    with pytest.raises(ContractError, match=r"seam.split: expected \(128, dim=-1\), seen \(64, -1\)"):
+    with pytest.raises(ContractError, match=r"seam.split: seen \(64, -1\); expected \(128, dim=-1\)"):
         layer.impl.do_kv_cache_update(layer, None, None, layer.kv_cache, None)
 
 
@@ -187,10 +187,11 @@ def test_a_fact_of_the_layer_cannot_drift_once_it_was_judged(config: Any, layer:
 def test_what_a_layer_was_made_with_cannot_be_replaced(config: Any, layer: Any, name: str) -> None:
     other = support.make_layer(config, LagunaFlashAttentionBackend, 1).impl
     support.run_step(config, layer)
-    made_with = "expected what the layer was made with, seen"
+    made_with = "expected what the layer was made with"
     replacement = getattr(other, name)
     with pytest.raises(
-        ContractError, match=rf"^{layer.layer_name}: .* at layer.{name}: {made_with} {type(replacement).__name__};"
+        ContractError,
+        match=rf"^{layer.layer_name}: .* at layer.{name}: seen {type(replacement).__name__}; {made_with};",
     ):
         setattr(layer.impl, name, replacement)
     support.run_step(config, layer)
@@ -199,7 +200,7 @@ def test_what_a_layer_was_made_with_cannot_be_replaced(config: Any, layer: Any, 
 
 def test_a_layer_stays_the_targets_once_it_was_seen(config: Any, layer: Any) -> None:
     support.run_step(config, layer)
-    with pytest.raises(ContractError, match=rf"^{layer.layer_name}: .* at layer.is_draft: expected False, seen True"):
+    with pytest.raises(ContractError, match=rf"^{layer.layer_name}: .* at layer.is_draft: seen True; expected False"):
         layer.impl._is_draft = True
     assert layer.impl.is_draft is False
 
@@ -211,7 +212,7 @@ def test_a_counter_cannot_be_set_to_hide_a_lost_state(config: Any, layer: Any, c
     layer.impl.views.contract = None
     with pytest.raises(
         ContractError,
-        match=rf"^{layer.layer_name}: .* at views.{counter}: expected only a build or a clear to change it, seen [01];",
+        match=rf"^{layer.layer_name}: .* at views.{counter}: seen [01]; expected only a build or a clear to change it;",
     ):
         setattr(layer.impl.views, counter, before if counter == "invalidations" else 0)
     with pytest.raises(LifecycleError, match="1 states built, 0 invalidated, none held"):
@@ -221,7 +222,7 @@ def test_a_counter_cannot_be_set_to_hide_a_lost_state(config: Any, layer: Any, c
 @pytest.mark.parametrize("value", [5, 0, False, torch.ones(1)], ids=repr)
 def test_only_none_is_vllms_clearing(config: Any, layer: Any, value: Any) -> None:
     support.run_step(config, layer)
-    told = f"at _k_scale_cache: expected None, as vLLM clears a cache, seen {type(value).__name__};"
+    told = f"at _k_scale_cache: seen {type(value).__name__}; expected None, as vLLM clears a cache;"
     with pytest.raises(ContractError, match=rf"^{layer.layer_name}: .* {told}"):
         layer.impl._k_scale_cache = value
     support.run_step(config, layer)
@@ -286,7 +287,7 @@ def test_a_use_between_clear_and_bind_is_refused(config: Any, layer: Any, monkey
     support.clear_with_v1(config, {layer.layer_name: layer})
     with pytest.raises(
         EligibilityError,
-        match=rf"^{layer.layer_name}: .*cache shape \(expected \[num_blocks, 2, block_size, 256\], seen \[0\]\)",
+        match=rf"^{layer.layer_name}: .*cache shape \(seen \[0\]; expected \[num_blocks, 2, block_size, 256\]\)",
     ):
         support.run_step(config, layer)
     assert layer.impl.views.builds == 1
@@ -317,7 +318,9 @@ def test_another_backend_is_not_selected_in_silence_under_flag_one(monkeypatch: 
     try:
         with set_current_vllm_config(VllmConfig()):
             for _ in range(2):
-                with pytest.raises(EligibilityError, match=r"^attention on cpu: .*backend \(expected laguna_kv.*CPU"):
+                with pytest.raises(
+                    EligibilityError, match=r"^attention on cpu: .*backend \(seen .*CPU.*; expected laguna_kv"
+                ):
                     get_attn_backend(128, torch.bfloat16, "auto")
             monkeypatch.setattr(
                 type(current_platform), "get_attn_backend_cls",
@@ -352,7 +355,7 @@ def test_another_backend_is_refused_under_flag_one_alone(
     monkeypatch.setenv(FLAG, flag)
     compat.refuse_other_backends("ours")
     if refused:
-        with pytest.raises(EligibilityError, match=r"^attention on cpu: .*backend \(expected ours, seen other\)"):
+        with pytest.raises(EligibilityError, match=r"^attention on cpu: .*backend \(seen other; expected ours\)"):
             platform.get_attn_backend_cls("selected", head_size=128)
     else:
         assert platform.get_attn_backend_cls("selected", head_size=128) == path

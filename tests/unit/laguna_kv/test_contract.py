@@ -105,7 +105,7 @@ def test_every_field_of_every_tensor_is_compared(build: Build, name: str, change
     with pytest.raises(ContractError) as caught:
         use(cache)
     assert caught.value.field == f"{name}.{field}"
-    assert str(caught.value).startswith(f"layer 7: KV-view contract broken at {name}.{field}: expected ")
+    assert str(caught.value).startswith(f"layer 7: KV-view contract broken at {name}.{field}: seen ")
     assert caught.value.expected != caught.value.seen
     assert contract.forward_hits + contract.update_hits == 1
 
@@ -117,7 +117,7 @@ def test_a_storage_offset_that_drifts_under_the_same_address_is_seen(build: Buil
     before = cache.data_ptr()
     cache.set_(elsewhere, 0, cache.shape, cache.stride())
     assert cache.data_ptr() == before
-    with pytest.raises(ContractError, match=r"source.storage_offset: expected 1024, seen 0"):
+    with pytest.raises(ContractError, match=r"source.storage_offset: seen 0; expected 1024"):
         contract.forward(cache)
 
 
@@ -127,7 +127,7 @@ def test_a_storage_offset_that_drifts_with_the_object_behind_the_tensor_is_seen(
     other = torch.empty(0, dtype=cache.dtype).set_(cache.untyped_storage()[1024:], 0, cache.shape, cache.stride())
     assert other.data_ptr() == cache.data_ptr()
     torch._C._swap_tensor_impl(cache, other)
-    with pytest.raises(ContractError, match=r"source.storage_offset: expected 512, seen 0"):
+    with pytest.raises(ContractError, match=r"source.storage_offset: seen 0; expected 512"):
         contract.forward(cache)
 
 
@@ -141,7 +141,7 @@ def test_another_storage_object_over_the_same_memory_is_the_same_storage(build: 
 
 def test_views_of_a_negated_cache_are_never_built(make_contract: Any) -> None:
     cache = make_cache()._neg_view()
-    with pytest.raises(ContractError, match=r"raw_key.negative: expected False, seen True"):
+    with pytest.raises(ContractError, match=r"raw_key.negative: seen True; expected False"):
         make_contract(cache, build_views(cache, HEAD_SIZE), HEAD_SIZE, "layer 7")
 
 
@@ -157,7 +157,7 @@ def test_a_device_that_drifts_and_nothing_else_is_seen() -> None:
     pair = Seam((raw_key, raw_value), HEAD_SIZE, "layer 7")
     contract = PythonContract(cache, pair, pair, "layer 7")
     swap_device(cache)
-    with pytest.raises(ContractError, match=r"source.device: expected cpu, seen meta"):
+    with pytest.raises(ContractError, match=r"source.device: seen meta; expected cpu"):
         contract.forward(cache)
 
 
@@ -175,7 +175,7 @@ def test_a_rank_that_grows_by_one_and_nothing_else_is_seen(build: Build) -> None
     cache = make_cache()
     contract = build(cache)
     cache.as_strided_((*cache.shape, 1), (*cache.stride(), 1))
-    with pytest.raises(ContractError, match=r"source.shape: expected \(4, 2, 16, 256\), seen \(4, 2, 16, 256, 1\)"):
+    with pytest.raises(ContractError, match=r"source.shape: seen \(4, 2, 16, 256, 1\); expected \(4, 2, 16, 256\)"):
         contract.forward(cache)
 
 
@@ -199,7 +199,7 @@ def test_a_rank_that_grows_by_one_and_nothing_else_is_seen(build: Build) -> None
 def test_another_source_object_is_refused_whatever_it_looks_like(build: Build, other: Any, told: str) -> None:
     cache = make_cache()
     contract = build(cache)
-    with pytest.raises(ContractError, match=rf"^layer 7: .*source.identity: expected the cache tensor .*{told}"):
+    with pytest.raises(ContractError, match=rf"^layer 7: .*source.identity: .*{told}.*expected the cache tensor"):
         contract.forward(other(cache))
     assert contract.forward(cache) is contract.canonical, "a refusal changes nothing"
 
@@ -214,7 +214,7 @@ def test_a_replaced_view_is_refused_even_if_it_is_equal(build: Build, path: str,
     key, value = seam.views
     seam.views = (key.view(key.shape), value) if part == "key" else (key, value.view(value.shape))
     with pytest.raises(
-        ContractError, match=f"^layer 7: .*{path}_{part}.identity: expected the alias built, seen another object"
+        ContractError, match=f"^layer 7: .*{path}_{part}.identity: seen another object; expected the alias built"
     ):
         getattr(contract, method)(cache)
 
@@ -265,10 +265,10 @@ def test_partial_state_is_refused(build: Build, path: str, partial: Any) -> None
         "one": views[:1], "three": (*views, views[0]), "list": list(views), "subclass": Pair(views),
     }.get(partial, partial)  # fmt: skip
     seen = "none" if seam.views is None else f"{type(seam.views).__name__} of {len(seam.views)}"
-    with pytest.raises(ContractError, match=rf"^layer 7: .* at {path}.views: expected a key .*, seen {seen};"):
+    with pytest.raises(ContractError, match=rf"^layer 7: .* at {path}.views: seen {seen}; expected a key"):
         contract.forward(cache)
     del seam.views
-    with pytest.raises(ContractError, match=rf"^layer 7: .* at {path}.views: .*, seen none;"):
+    with pytest.raises(ContractError, match=rf"^layer 7: .* at {path}.views: seen none;"):
         contract.update(cache)
 
 
@@ -310,7 +310,7 @@ def test_another_split_width_is_refused(shape: tuple[int, ...]) -> None:
     cache = torch.zeros(shape, dtype=torch.bfloat16)
     good = make_cache()
     with pytest.raises(
-        ContractError, match=rf"^layer 7: .*source.shape: expected .* {2 * HEAD_SIZE}\], seen .*{shape[-1]}\]"
+        ContractError, match=rf"^layer 7: .*source.shape: seen .*{shape[-1]}\]; expected .* {2 * HEAD_SIZE}\]"
     ):
         verify_views(build_views(good, HEAD_SIZE), cache, HEAD_SIZE, "layer 7")
 
@@ -369,7 +369,7 @@ def test_a_native_check_that_stands_alone_is_refused() -> None:
     raw = _contract.Seam((views.raw_key, views.raw_value), HEAD_SIZE, "layer 7")
     contract = _contract.Contract(cache, raw, raw, lambda _source: None, "layer 7")
     assert contract.forward(cache) is raw
-    with pytest.raises(ContractError, match=r"^layer 7: .*validators: expected native and Python check to agree"):
+    with pytest.raises(ContractError, match=r"^layer 7: .*validators: seen drift in the native check only; expected"):
         contract.forward(cache.clone())
 
 
@@ -398,7 +398,7 @@ def test_the_native_contract_takes_tensors_of_a_caches_rank_only(arguments: tupl
 def test_native_is_never_replaced_by_python_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "laguna_kv._contract", None)
     monkeypatch.delattr("laguna_kv._contract", raising=False)
-    told = r"^LAGUNA_KV_VALIDATOR: expected laguna_kv._contract to load, seen 'native'; "
+    told = r"^LAGUNA_KV_VALIDATOR: seen 'native'; expected laguna_kv._contract to load; "
     with pytest.raises(SettingError, match=rf"{told}.* or set LAGUNA_KV_VALIDATOR=python$") as caught:
         load_validator(Validator.NATIVE)
     assert "\n" not in str(caught.value)

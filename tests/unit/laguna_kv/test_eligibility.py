@@ -59,7 +59,7 @@ def test_another_engine_is_refused(engine: support.Recorded, field: str, changes
     with pytest.raises(EligibilityError) as caught:
         require_engine("layer 7", facts, Lane.CPU)
     assert field in [name for name, _, _ in caught.value.mismatches]
-    assert f"{field} (expected {ENGINE[field]}, seen {facts[field]})" in str(caught.value)
+    assert f"{field} (seen {facts[field]}; expected {ENGINE[field]})" in str(caught.value)
     assert str(caught.value).endswith("run the registered configuration or unset the flag")
 
 
@@ -68,20 +68,20 @@ def test_an_engine_without_breakable_graphs_is_refused(config: Any, monkeypatch:
     monkeypatch.delenv("VLLM_USE_BREAKABLE_CUDAGRAPH")
     if value is not None:
         monkeypatch.setenv("VLLM_USE_BREAKABLE_CUDAGRAPH", value)
-    with pytest.raises(EligibilityError, match=r"breakable graphs \(expected True, seen False\)"):
+    with pytest.raises(EligibilityError, match=r"breakable graphs \(seen False; expected True\)"):
         require_engine("layer 7", compat.engine_facts(config), Lane.CPU)
 
 
 @pytest.mark.parametrize("lane", [Lane.XPU, Lane.CUDA])
 def test_another_platform_than_the_lane_is_refused(config: Any, lane: Lane) -> None:
-    with pytest.raises(EligibilityError, match=rf"platform \(expected {lane}, seen cpu\)"):
+    with pytest.raises(EligibilityError, match=rf"platform \(seen cpu; expected {lane}\)"):
         require_engine("layer 7", compat.engine_facts(config), lane)
 
 
 @pytest.mark.parametrize("field", [*ENGINE, "platform"])
 def test_a_fact_that_is_missing_is_a_mismatch(field: str) -> None:
     facts = {name: value for name, value in {"platform": "cpu", **ENGINE}.items() if name != field}
-    with pytest.raises(EligibilityError, match=rf"{field} \(expected .*, seen nothing\)"):
+    with pytest.raises(EligibilityError, match=rf"{field} \(seen nothing; expected .*\)"):
         require_engine("layer 7", facts, Lane.CPU)
 
 
@@ -98,7 +98,7 @@ def test_a_fact_that_is_missing_is_a_mismatch(field: str) -> None:
 )
 def test_another_layer_is_refused(field: str, value: object) -> None:
     require_layer("layer 7", LAYER, "auto")
-    with pytest.raises(EligibilityError, match=rf"^layer 7: .*{field} \(expected {LAYER[field]}, seen {value}\)"):
+    with pytest.raises(EligibilityError, match=rf"^layer 7: .*{field} \(seen {value}; expected {LAYER[field]}\)"):
         require_layer("layer 7", {**LAYER, field: value}, "auto")
 
 
@@ -128,7 +128,7 @@ CACHES: dict[str, tuple[str, torch.Tensor]] = {
 def test_another_cache_is_refused(name: str) -> None:
     field, cache = CACHES[name]
     require_cache("layer 7", support.make_cache(blocks=1), Lane.CPU)
-    with pytest.raises(EligibilityError, match=rf"^layer 7: .* {field}( \(strides of .*\))? \(expected "):
+    with pytest.raises(EligibilityError, match=rf"^layer 7: .* {field}( \(strides of .*\))? \(seen "):
         require_cache("layer 7", cache, Lane.CPU)
 
 
@@ -184,7 +184,7 @@ def test_the_lane_and_the_engine_are_judged_on_a_real_layers_first_use(
     layer = support.make_layer(config, LagunaFlashAttentionBackend)
     layer.kv_cache = support.make_cache()
     with pytest.raises(
-        EligibilityError, match=rf"^{layer.layer_name}: .*platform \(expected xpu, seen cpu\), max_num_seqs"
+        EligibilityError, match=rf"^{layer.layer_name}: .*platform \(seen cpu; expected xpu\), max_num_seqs"
     ):
         support.run_step(config, layer)
     assert engine.update == []

@@ -180,7 +180,7 @@ ALTERATIONS: dict[str, Callable[[Exchange, Description], None]] = {
 
 
 NAMES = ("source", "raw_key", "raw_value", "canonical_key", "canonical_value")
-SEEN = r"validators: .* seen drift in the native check only"
+SEEN = r"validators: seen drift in the native check only"
 
 
 @pytest.mark.usefixtures("unknown_layout")
@@ -341,5 +341,5 @@ def test_torch_is_asked_at_every_use_where_its_memory_is_unknown(exchange: Excha
 @pytest.mark.parametrize("major", [0, 2])
 def test_another_major_version_of_the_table_is_refused(monkeypatch: pytest.MonkeyPatch, major: int) -> None:
     Exchange(monkeypatch, major)
-    with pytest.raises(ImportError, match=rf"expected version 1 with unmanaged tensors, seen {major}\."):
+    with pytest.raises(ImportError, match=rf"seen version {major}\..*; expected 1 with unmanaged tensors"):
         load()

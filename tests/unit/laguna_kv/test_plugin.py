@@ -95,5 +95,5 @@ def test_flag_one_takes_the_place_of_flash_attn(tmp_path: Path) -> None:
 def test_a_value_that_means_nothing_ends_the_process(tmp_path: Path, variable: str, value: str) -> None:
     done = process(tmp_path, **{FLAG: "1", variable: value})
     assert done.returncode == 1
-    assert done.stderr.strip().splitlines()[-1].startswith(f"laguna_kv.errors.SettingError: {variable}: expected ")
+    assert done.stderr.strip().splitlines()[-1].startswith(f"laguna_kv.errors.SettingError: {variable}: seen ")
     assert "OBSERVED" not in done.stdout

@@ -78,7 +78,7 @@ def test_a_flag_that_did_not_arrive_is_seen(config: Any, monkeypatch: Any) -> No
 
 
 def test_an_unknown_model_runner_is_refused(config: Any) -> None:
-    with pytest.raises(TypeError, match=r"expected a subclass of vLLM's V1 or V2 runner, seen <class 'object'>$"):
+    with pytest.raises(TypeError, match=r"seen <class 'object'>; expected a subclass of vLLM's V1 or V2 runner$"):
         describe_worker(SimpleNamespace(vllm_config=config, model_runner=object()))
 
 
@@ -86,5 +86,5 @@ def test_layers_that_disagree_are_refused(config: Any, monkeypatch: Any) -> None
     for number, validator in enumerate(Validator):
         monkeypatch.setenv(VALIDATOR, validator)
         support.make_layer(config, LagunaFlashAttentionBackend, number)
-    with pytest.raises(ValueError, match=r"expected the same in every layer, seen \['native', 'python'\]"):
+    with pytest.raises(ValueError, match=r"seen \['native', 'python'\]; expected the same in every layer"):
         describe_worker(worker(config))

@@ -20,7 +20,7 @@ def test_any_other_flag_value_raises_and_is_named(value: str) -> None:
     with pytest.raises(SettingError) as caught:
         read_flag({FLAG: value})
     expected = "expected '0' or '1' (or unset, which is off)"
-    assert str(caught.value) == f"{FLAG}: {expected}, seen {value!r}; set one of these"
+    assert str(caught.value) == f"{FLAG}: seen {value!r}; {expected}; set one of these"
 
 
 def test_lane_and_validator_have_the_registered_defaults() -> None:
@@ -42,7 +42,7 @@ def test_any_other_lane_or_validator_raises_and_is_named(variable: str, value: s
     }
     with pytest.raises(SettingError) as caught:
         Settings.from_environment({variable: value})
-    assert str(caught.value) == f"{variable}: expected {allowed[variable]}, seen {value!r}; set one of these"
+    assert str(caught.value) == f"{variable}: seen {value!r}; expected {allowed[variable]}; set one of these"
 
 
 def test_the_plugin_module_imports_neither_torch_nor_vllm() -> None:

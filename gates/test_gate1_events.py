@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gate 1 of the current-stream event profile: the first execution ladder of its preregistration, on a CPU.
 
-The profiler's contract on a simulated stream, the analyser on files whose numbers are known, the whole path on the real
+The profiler's contract on a simulated stream, the analyser on files with known numbers, the whole path on the real
 engine with the tiny pair, and the static checks. Nothing here touches a device.
 """
 
@@ -48,13 +48,13 @@ class Rank:
 
     @property
     def file(self) -> Path:
-        """Where its profile goes."""
+        """Path of its profile."""
         return self.root / "rank0.json"
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[[], Rank]:
-    """Makes ranks, each with a directory of its own."""
+    """Makes ranks with a directory each."""
     number = itertools.count()
 
     def make() -> Rank:
@@ -69,7 +69,7 @@ def make(tmp_path: Path) -> Callable[[], Rank]:
 
 
 def refused(rank: Rank, match: str) -> str:
-    """The reason why a replay is refused; nothing is written and the plain path is back."""
+    """Return the reason for refusing a replay; nothing is written and the plain path is back."""
     rank.profiler.start(lambda: None)
     with pytest.raises(ProfileError, match=match) as raised:
         rank.batch.replay()
@@ -138,7 +138,7 @@ def test_a_stream_that_drifts_is_refused(prove: Prove, make: Callable[[], Rank])
 @pytest.mark.gate(1)
 @pytest.mark.clause("durations-true")
 def test_a_duration_that_is_none_is_refused(prove: Prove, make: Callable[[], Rank]) -> None:
-    """Not finite, negative, or of an event that is not complete."""
+    """Not finite, negative, or of an incomplete event."""
     reasons = []
     for milliseconds in (math.nan, math.inf, -1e-3):
         rank = make()
@@ -153,7 +153,7 @@ def test_a_duration_that_is_none_is_refused(prove: Prove, make: Callable[[], Ran
 @pytest.mark.gate(1)
 @pytest.mark.clause("output-exclusive")
 def test_a_rank_writes_its_own_file_once(prove: Prove, make: Callable[[], Rank], tmp_path: Path) -> None:
-    """Into the directory that was checked, beside its siblings' files and nothing else."""
+    """Into the checked directory, which holds nothing but its siblings' files."""
     rank = make()
     (rank.root / "rank3.json").touch(mode=0o600)
     rank.profiler.start(lambda: None)
@@ -181,7 +181,7 @@ def test_a_rank_writes_its_own_file_once(prove: Prove, make: Callable[[], Rank],
 @pytest.mark.gate(1)
 @pytest.mark.clause("one-shot")
 def test_one_replay_is_measured_and_every_later_one_is_plain(prove: Prove, make: Callable[[], Rank]) -> None:
-    """A second attempt of the process is refused, a later replay is not: it bypasses the profiler."""
+    """A second attempt of the process is refused; a later replay bypasses the profiler."""
     rank = make()
     rank.profiler.start(lambda: None)
     rank.batch.replay()
@@ -200,7 +200,7 @@ def test_one_replay_is_measured_and_every_later_one_is_plain(prove: Prove, make:
 @pytest.mark.gate(1)
 @pytest.mark.clause("off-and-alone")
 def test_it_is_off_by_default_and_alone(prove: Prove) -> None:
-    """Nothing without its variables; with them graphs, and no other instrument."""
+    """Off without its variables; with them graphs, and no other instrument."""
     good = {ROOT: "/profile", ORDER: PUBLISHED_ORDER, GRAPHS: "1"}
     assert settings_from({GRAPHS: "1"}) is None
     assert settings_from(good) is not None
@@ -252,7 +252,7 @@ def _profile(rank: int, **nanoseconds: int) -> EventProfile:
 @pytest.mark.gate(1)
 @pytest.mark.clause("slowest-alone")
 def test_category_sums_come_from_the_slowest_rank_alone(prove: Prove) -> None:
-    """The largest total, attention sum and collective sum lie on three ranks: nothing is put together of them."""
+    """The largest total, attention sum and collective sum lie on three ranks and are never combined."""
     ranks = [
         _profile(0, graph=10, attention=900, collective=10),
         _profile(1, graph=10, attention=10, collective=800),

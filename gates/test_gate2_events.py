@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gate 2 of the current-stream event profile: one teacher, one profiled replay. One test a clause.
+"""Gate 2 of the current-stream event profile: one teacher, one profiled replay, and one test a clause.
 
 The arms run once, before the first clause is looked at, each in a fresh process: q1, graph-event, and where the
 campaign tries its instrument graph-fitness. Every clause is then what the analysis of the raw files says of it;
@@ -19,7 +19,7 @@ from pytest_laguna.fixtures import Prove, prove_clause
 @pytest.mark.gate(2)
 @pytest.mark.clause("identity-exact")
 def test_source_binary_model_and_environment_identity_is_exact(prove: Prove, event_profile: EventAnalysis) -> None:
-    """What ran is what was frozen, and stayed it."""
+    """Everything that ran was frozen, and did not change."""
     prove_clause(
         prove, event_profile, "identity-exact", "engine, sources, models and mapped binaries are the frozen ones"
     )
@@ -28,7 +28,7 @@ def test_source_binary_model_and_environment_identity_is_exact(prove: Prove, eve
 @pytest.mark.gate(2)
 @pytest.mark.clause("cards-idle")
 def test_the_cards_are_idle_before_and_after_every_arm(prove: Prove, event_profile: EventAnalysis) -> None:
-    """Nobody holds them, their memory is back, no worker is left."""
+    """No holder, memory at its baseline, no worker left."""
     prove_clause(prove, event_profile, "cards-idle", "the cards were idle before the first arm and after each")
 
 
@@ -95,7 +95,7 @@ def test_the_closure_binds_every_file_of_the_checks(prove: Prove, event_profile:
 @pytest.mark.gate(2)
 @pytest.mark.clause("instrument-fit")
 def test_the_instrument_is_tried_as_planned(prove: Prove, event_profile: EventAnalysis) -> None:
-    """Where the campaign tries it, the replay with events is within the limit; else its fitness is unmeasured."""
+    """A planned replay with events is within the limit; without a plan the fitness is unmeasured."""
     figures = event_profile.fitness_figures
     prove_clause(
         prove,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gate 2 of the persistent KV-cache views: the exact diagnostic. One test a clause; the campaign names them.
+"""Gate 2 of the persistent KV-cache views: the exact diagnostic, with one test for each of the campaign's clauses.
 
 The diagnostic runs once, before the first clause is looked at: a parity packet on each card, then the four arms, each
 in a fresh process. Every clause is then what the analysis of the raw files says of it; ``laguna verify`` derives the
@@ -20,14 +20,14 @@ from pytest_laguna.verdict import JSON
 @pytest.mark.gate(2)
 @pytest.mark.clause("identity-exact")
 def test_source_binary_model_environment_and_flag_identity_is_exact(prove: Prove, diagnosis: Diagnosis) -> None:
-    """What ran is what was frozen, and stayed it."""
+    """Everything that ran was frozen, and did not change."""
     prove_clause(prove, diagnosis, "identity-exact", "engine, sources, models and mapped binaries are the frozen ones")
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("cards-idle")
 def test_the_cards_are_idle_before_and_after_every_run(prove: Prove, diagnosis: Diagnosis) -> None:
-    """Nobody holds them, their memory is back, no worker is left."""
+    """No holder, memory at its baseline, no worker left."""
     prove_clause(prove, diagnosis, "cards-idle", "the cards were idle before the first run and after each")
 
 
@@ -51,7 +51,7 @@ def test_attention_is_bitwise_equal_on_every_card(prove: Prove, diagnosis: Diagn
 @pytest.mark.gate(2)
 @pytest.mark.clause("arms-fresh")
 def test_each_arm_is_one_cold_generation_in_a_fresh_process(prove: Prove, diagnosis: Diagnosis) -> None:
-    """q1, eager, graph-control, graph-candidate, in that order; no warm-up and no retry."""
+    """In order q1, eager, graph-control, graph-candidate; no warm-up and no retry."""
     prove_clause(
         prove, diagnosis, "arms-fresh", "four fresh processes made one cold generation each and ended by themselves"
     )
@@ -67,14 +67,14 @@ def test_no_token_comes_from_a_cache(prove: Prove, diagnosis: Diagnosis) -> None
 @pytest.mark.gate(2)
 @pytest.mark.clause("tokens-identical")
 def test_tokens_are_bitwise_identical(prove: Prove, diagnosis: Diagnosis) -> None:
-    """Between the pairs of arms for which the campaign requires it; the others are reported."""
+    """Between the campaign's required pairs of arms; the others are reported."""
     prove_clause(prove, diagnosis, "tokens-identical", "tokens and text are equal bit by bit where that is required")
 
 
 @pytest.mark.gate(2)
 @pytest.mark.clause("drafts-bounded")
 def test_draft_depth_is_unchanged_and_acceptance_bounded(prove: Prove, diagnosis: Diagnosis) -> None:
-    """Equal depth, and acceptance rates that differ by at most the campaign's bound."""
+    """Equal depth, and acceptance rates within the campaign's bound of each other."""
     prove_clause(prove, diagnosis, "drafts-bounded", "draft depth is equal and acceptance is within its bounds")
 
 
@@ -118,7 +118,7 @@ def test_every_replay_prepares_views_exactly_as_derived(prove: Prove, diagnosis:
 @pytest.mark.gate(2)
 @pytest.mark.clause("timing")
 def test_the_six_timing_gates(prove: Prove, diagnosis: Diagnosis) -> None:
-    """Where timing decides, all must pass; elsewhere they are reported with what the published rules would say."""
+    """All must pass if timing decides; else they are reported beside the published rules' verdicts."""
     gates: dict[str, JSON] = {name: gate.canonical() for name, gate in (diagnosis.timing or {}).items()}
     prove_clause(
         prove,

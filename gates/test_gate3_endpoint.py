@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gate 3 of the persistent KV-cache views: the endpoint crossover. One test a clause; the campaign names them.
+"""Gate 3 of the persistent KV-cache views: the endpoint crossover, with one test for each of the campaign's clauses.
 
 The legs run once, before the first clause is looked at: A1, B1, B2, A2, each a fresh server and one pass of the suite.
 Every clause is then what the analysis of the raw files says of it; ``laguna verify`` derives the same again from the
@@ -47,7 +47,7 @@ def test_the_legs_run_in_the_frozen_order(prove: Prove, crossover: Crossover) ->
 @pytest.mark.gate(3)
 @pytest.mark.clause("identity-exact")
 def test_engine_and_models_are_those_of_gate_2(prove: Prove, crossover: Crossover) -> None:
-    """The content that the diagnostic proved, wherever it lies."""
+    """The content proven by the diagnostic, whatever its path."""
     show(
         prove,
         crossover,
@@ -59,7 +59,7 @@ def test_engine_and_models_are_those_of_gate_2(prove: Prove, crossover: Crossove
 @pytest.mark.gate(3)
 @pytest.mark.clause("cards-idle")
 def test_the_cards_are_idle_before_and_after_every_leg(prove: Prove, crossover: Crossover) -> None:
-    """Over the campaign's interval, by looks that were taken there and then; the host's limits belong to it."""
+    """Over the campaign's interval, by snapshots of that place and time; the host's limits belong to it."""
     statement = "the cards were idle before and after every leg, and the host was within its limits around each"
     show(prove, crossover, "cards-idle", statement)
 
@@ -81,7 +81,7 @@ def test_every_rank_captured_the_derived_graphs_before_the_first_request(prove: 
 @pytest.mark.gate(3)
 @pytest.mark.clause("cache-cold")
 def test_no_token_comes_from_a_cache(prove: Prove, crossover: Crossover) -> None:
-    """In the answers, in what was gathered, and in what is read again."""
+    """In the answers, in the gathered rows, and in the rows read again."""
     show(prove, crossover, "cache-cold", "cached tokens are 0 in all three copies, and the cache counters agree")
 
 
@@ -95,7 +95,7 @@ def test_every_prompt_is_asked_once_and_cold(prove: Prove, crossover: Crossover)
 @pytest.mark.gate(3)
 @pytest.mark.clause("counters-true")
 def test_the_counters_are_true(prove: Prove, crossover: Crossover) -> None:
-    """An identity that does not hold makes a leg unusable."""
+    """An identity violated by the counters makes a leg unusable."""
     show(prove, crossover, "counters-true", "the counters start at zero and add up with the rows")
 
 
@@ -122,21 +122,21 @@ def test_the_legs_agree_row_by_row(prove: Prove, crossover: Crossover) -> None:
 @pytest.mark.gate(3)
 @pytest.mark.clause("long-next")
 def test_the_row_after_a_whole_row_is_exact(prove: Prove, crossover: Crossover) -> None:
-    """State that outlives a row would show here."""
+    """State left over from a row would show here."""
     show(prove, crossover, "long-next", "the first row runs to its end and the next is exact")
 
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("rollover")
 def test_the_rollover_row_is_exact(prove: Prove, crossover: Crossover) -> None:
-    """The prompt that crosses the cache's windows."""
+    """The prompt across the cache's windows."""
     show(prove, crossover, "rollover", "the one rollover row is exact")
 
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("acceptance-drift")
 def test_acceptance_does_not_drift(prove: Prove, crossover: Crossover) -> None:
-    """An exact candidate accepts what the control accepts."""
+    """An exact candidate accepts the same drafts as the control."""
     show(prove, crossover, "acceptance-drift", "acceptance rates of adjacent legs differ by at most the bound")
 
 
@@ -157,7 +157,7 @@ def test_the_adjacent_pairs(prove: Prove, crossover: Crossover) -> None:
 @pytest.mark.gate(3)
 @pytest.mark.clause("control-health")
 def test_the_controls_are_healthy(prove: Prove, crossover: Crossover) -> None:
-    """A sick control makes any candidate look well."""
+    """A slow control makes any candidate look good."""
     show(prove, crossover, "control-health", "the controls were compared with the record")
 
 

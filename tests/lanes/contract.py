@@ -213,7 +213,7 @@ def test_a_parity_packet_is_bitwise_equal(pair: Path, tmp_path: Path, monkeypatc
     if LANE == "xpu":
         # Stock attention has run by then, through vLLM's XPU backend, the kernels' Python and the operator's schema;
         # the candidate refuses a cache that is on no XPU, as the scripted device's is.
-        with pytest.raises(EligibilityError, match=r"cache device \(expected xpu, seen cpu\)"):
+        with pytest.raises(EligibilityError, match=r"cache device \(seen cpu; expected xpu\)"):
             parity_packet.run_packet(request, dict(os.environ))
         return
     record = parity_packet.run_packet(request, dict(os.environ))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collects every example of the documentation: commands, Python, TOML, and output that is shown."""
+"""Collects every example of the documentation: commands, Python, TOML and output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INLINE = re.compile(r"`((?:\.venv[\w-]*/bin/)?(?:laguna|pytest|make|python|pip 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """An example, and where it stands."""
+    """An example and its document."""
 
     document: str
     text: str
@@ -30,7 +30,7 @@ class Example:
 
 
 def blocks() -> Iterator[Example]:
-    """Every block that is indented by four spaces, without the indentation, or that stands between fences."""
+    """Every indented or fenced block, without indentation and fences."""
     for document in DOCUMENTS:
         content = document.read_text(encoding="utf-8")
         indented = [re.sub("^ {4}", "", found[1], flags=re.MULTILINE) for found in _BLOCK.finditer(content)]
@@ -40,7 +40,7 @@ def blocks() -> Iterator[Example]:
 
 
 def kind(example: Example) -> str:
-    """What an example is: ``python``, ``toml``, ``tree``, ``output`` or ``commands``."""
+    """Kind of an example: ``python``, ``toml``, ``tree``, ``output`` or ``commands``."""
     first = example.text.splitlines()[0]
     if first.startswith(("import ", "from ")):
         return "python"
@@ -54,7 +54,7 @@ def kind(example: Example) -> str:
 
 
 def commands() -> Iterator[Example]:
-    """Every command line, of blocks and of running text, without its comment."""
+    """Every command line of blocks and of prose, without its comment."""
     for example in blocks():
         if kind(example) == "commands":
             for line in example.text.replace("\\\n", " ").splitlines():
@@ -67,10 +67,9 @@ def commands() -> Iterator[Example]:
 
 
 def words(command: str) -> list[str]:
-    """A command line as a shell would take it, without brackets around what may be left out.
+    """Words of a command line as a shell splits it, without brackets around optional words.
 
-    A program is called by its name alone, whatever directory, version and variables it is called with, and ``python -m
-    pytest`` is ``pytest``.
+    The program is its plain name, without directory, version and variables; ``python -m pytest`` is ``pytest``.
     """
     found = shlex.split(re.sub(r"[\[\]](?!\w*\])", "", command) if "[--" in command else command)
     found = [*itertools.dropwhile(lambda word: re.match(r"[A-Z_]+=", word), found)]

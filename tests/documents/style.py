@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The countable part of docs/style.md: reads the page, and finds the places that break it."""
+"""Reads the countable rules of docs/style.md and finds the texts that break them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def opens_badly(text: Text, style: Style) -> bool:
 
 
 def ends_badly(text: Text) -> bool:
-    """True if a docstring's first line is not one sentence, and perhaps its source, with a period at its end."""
+    """True if a docstring's first line is not one sentence with a period, at most followed by its source."""
     line = text.first_line
     return text.docstring and (not line.endswith(".") or _SECOND_SENTENCE.search(line) is not None)
 
@@ -103,7 +103,7 @@ def has_clause(text: Text) -> bool:
 
 
 def python_texts(place: str, source: str, style: Style) -> Iterator[Text]:
-    """Docstrings of a Python file, and its messages and comments if a banned word is in it anywhere."""
+    """Docstrings of a Python file; also messages and comments if the file holds a banned word."""
     tree = ast.parse(source)
     docstrings = {id(constant): constant for constant in _docstrings(tree.body)}
     for constant in docstrings.values():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every example of the documentation is collected here, and run as far as this machine can; nothing is left aside.
+"""Runs every example of the documentation as far as this machine can.
 
-Commands of ``laguna`` run for real, on a sealed root. Gates are held against the options and the campaign they name.
-Programs that measure or train say that they know their options; ``make`` says what it would do. What would be fetched
-for a card is held against the versions, the campaign and the revisions that this project knows.
+Commands of ``laguna`` run on a sealed root. Gate commands are compared with the options and their campaign. Programs
+that measure or train are asked for their options, and ``make`` for its dry run. Downloads for a card are compared with
+the versions, the campaign and the revisions of this project.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLACEHOLDER = re.compile(r"\b[A-Z][A-Z_]+\b")
 
 
 def of(program: str) -> list[Example]:
-    """Its commands; one that stands in several places, at the first."""
+    """Distinct commands of a program."""
     found: dict[tuple[str, ...], Example] = {}
     for example in COMMANDS:
         found.setdefault(tuple(words(example.text)), example)
@@ -62,12 +62,12 @@ def test_there_are_examples_of_all_kinds() -> None:
 
 LAGUNA = of("laguna")
 MAY_SAY = {"verify": {0}, "analyze": {4, 0}, "report": {0}, "trace": {4}, "doctor": {0, 23}}
-"""The demonstration's gates have neither an analysis of their own nor a profile, and ``laguna`` says so."""
+"""Exit codes by command; the demonstration's gates have neither an experiment nor a profile."""
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with two gates that passed, at the place that the examples name."""
+    """A project with two passed gates, at the path of the examples."""
     project = Project(tmp_path_factory.mktemp("root"))
     for gate in (1, 2):
         done = project.gate(gate)

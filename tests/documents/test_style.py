@@ -62,7 +62,7 @@ NOT_YET: dict[str, set[str]] = {
         "pytest_laguna/report",
     },
 }
-"""Rooms whose words are still the old ones, by check. A room that holds a check leaves its set; none comes in."""
+"""Rooms still worded the old way, by check; a room that passes a check must leave its set."""
 
 CLAUSE_SHARE = 0.25
 """Largest share of first lines with a subordinate clause."""
@@ -73,7 +73,7 @@ PLACES = (*PRODUCT, "benchmarks", "changes", "docs", "examples", "gates", "tests
 
 
 def room(path: Path) -> str:
-    """Folder of the product, or the place that the file is in."""
+    """Folder of the product, or top folder of the file."""
     parts = path.relative_to(ROOT).parts
     depth = 2 if parts[0] in PRODUCT and len(parts) > 2 else 1
     return "/".join(parts[:depth]) if len(parts) > 1 else "."
@@ -107,7 +107,7 @@ def wrong_ending(text: Text) -> list[str]:
 
 
 def found_by(check: str) -> dict[str, list[str]]:
-    """What a check finds, by room; of the check for clauses, rooms above the share."""
+    """Findings of a check by room; for clauses, the rooms above the share."""
     if check == "clauses":
         return {name: ["too many"] for name, (count, of) in clauses().items() if count > CLAUSE_SHARE * of}
     wrong = CHECKS[check]

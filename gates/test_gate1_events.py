@@ -110,7 +110,7 @@ def test_another_topology_is_refused_before_the_first_event(prove: Prove) -> Non
         reasons.append(str(raised.value))
     batch = FakeBatch(FakeTimeline(), KINDS)
     batch.tokens = 12
-    with pytest.raises(ProfileError, match="expected a batch of 8 tokens, seen 12"):
+    with pytest.raises(ProfileError, match="seen 12; expected a batch of 8 tokens"):
         Subject(batch, KINDS, PUBLISHED_ORDER, (0, 4))
     prove("only the frozen topology of the frozen batch is measured", refused=[*reasons])
 
@@ -143,10 +143,10 @@ def test_a_duration_that_is_none_is_refused(prove: Prove, make: Callable[[], Ran
     for milliseconds in (math.nan, math.inf, -1e-3):
         rank = make()
         rank.stream.spoilt[17] = {"milliseconds": milliseconds}
-        reasons.append(refused(rank, r"interval 17 of .* ms; expected a finite duration from 0"))
+        reasons.append(refused(rank, r"interval 17: seen .* ms; expected a finite duration from 0"))
     rank = make()
     rank.stream.spoilt[17] = {"complete": False}
-    reasons.append(refused(rank, "event 17 is not complete after the synchronise"))
+    reasons.append(refused(rank, "seen event 17 incomplete after the synchronise"))
     prove("a duration is finite and from 0, of events that the stream has passed", refused=[*reasons])
 
 

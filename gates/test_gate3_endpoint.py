@@ -10,45 +10,30 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_laguna.analysis.endpoint.clauses import CLAUSES
-from pytest_laguna.fixtures import Crossover, Prove
-from pytest_laguna.verdict import JSON, raise_verdict
-
-
-def show(prove: Prove, crossover: Crossover, clause: str, statement: str, **observed: JSON) -> None:
-    """Prove a clause by its rules, or raise what they found."""
-    finding = crossover.clauses[clause]
-    if finding is not None:
-        raise_verdict(*finding)
-    rules: dict[str, JSON] = {
-        found.rule: f"{found.verdict}{'' if found.decides else ', reported'} {found.reason}".rstrip()
-        for found in crossover.analysis.findings
-        if found.rule in CLAUSES.get(clause, ())
-    }
-    if clause in CLAUSES and not rules:
-        statement = f"not asked, and so not proven of these legs: {statement}"
-    prove(f"{statement} ({crossover.analysis.label})", rules=rules, **observed)
+from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
+from pytest_laguna.experiments.experiment import Derived
+from pytest_laguna.fixtures import Prove, prove_clause
 
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("legs-fresh")
-def test_each_leg_is_one_pass_on_a_fresh_server(prove: Prove, crossover: Crossover) -> None:
+def test_each_leg_is_one_pass_on_a_fresh_server(prove: Prove, crossover: Derived[EndpointAnalysis]) -> None:
     """No warm-up, no retry, no other request; nothing is left of the server."""
-    show(prove, crossover, "legs-fresh", "every leg is one pass of the suite on a fresh server of ours")
+    prove_clause(prove, crossover, "legs-fresh", "every leg is one pass of the suite on a fresh server of ours")
 
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("legs-in-order")
-def test_the_legs_run_in_the_frozen_order(prove: Prove, crossover: Crossover) -> None:
+def test_the_legs_run_in_the_frozen_order(prove: Prove, crossover: Derived[EndpointAnalysis]) -> None:
     """A1, B1, phase 1, B2, A2; none is repeated, replaced or added."""
-    show(prove, crossover, "legs-in-order", "the legs ran in the frozen order, each once")
+    prove_clause(prove, crossover, "legs-in-order", "the legs ran in the frozen order, each once")
 
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("identity-exact")
-def test_engine_and_models_are_those_of_gate_2(prove: Prove, crossover: Crossover) -> None:
+def test_engine_and_models_are_those_of_gate_2(prove: Prove, crossover: Derived[EndpointAnalysis]) -> None:
     """The content proven by the diagnostic, whatever its path."""
-    show(
+    prove_clause(
         prove,
         crossover,
         "identity-exact",
@@ -58,52 +43,60 @@ def test_engine_and_models_are_those_of_gate_2(prove: Prove, crossover: Crossove
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("cards-idle")
-def test_the_cards_are_idle_before_and_after_every_leg(prove: Prove, crossover: Crossover) -> None:
+def test_the_cards_are_idle_before_and_after_every_leg(prove: Prove, crossover: Derived[EndpointAnalysis]) -> None:
     """Over the campaign's interval, by snapshots of that place and time; the host's limits belong to it."""
     statement = "the cards were idle before and after every leg, and the host was within its limits around each"
-    show(prove, crossover, "cards-idle", statement)
+    prove_clause(prove, crossover, "cards-idle", statement)
 
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("sole-treatment")
-def test_the_flag_is_the_sole_treatment(prove: Prove, crossover: Crossover) -> None:
+def test_the_flag_is_the_sole_treatment(prove: Prove, crossover: Derived[EndpointAnalysis]) -> None:
     """As told to the servers and as their ranks saw it."""
-    show(prove, crossover, "sole-treatment", "legs differ in the flag alone, and every rank runs what it selects")
+    prove_clause(
+        prove, crossover, "sole-treatment", "legs differ in the flag alone, and every rank runs what it selects"
+    )
 
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("captures-proven")
-def test_every_rank_captured_the_derived_graphs_before_the_first_request(prove: Prove, crossover: Crossover) -> None:
+def test_every_rank_captured_the_derived_graphs_before_the_first_request(
+    prove: Prove, crossover: Derived[EndpointAnalysis]
+) -> None:
     """Silent loss of all graphs leaves the tokens right."""
-    show(prove, crossover, "captures-proven", "every rank had captured the derived graphs before the first request")
+    prove_clause(
+        prove, crossover, "captures-proven", "every rank had captured the derived graphs before the first request"
+    )
 
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("cache-cold")
-def test_no_token_comes_from_a_cache(prove: Prove, crossover: Crossover) -> None:
+def test_no_token_comes_from_a_cache(prove: Prove, crossover: Derived[EndpointAnalysis]) -> None:
     """In the answers, in the gathered rows, and in the rows read again."""
-    show(prove, crossover, "cache-cold", "cached tokens are 0 in all three copies, and the cache counters agree")
+    prove_clause(
+        prove, crossover, "cache-cold", "cached tokens are 0 in all three copies, and the cache counters agree"
+    )
 
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("prompts-fresh")
-def test_every_prompt_is_asked_once_and_cold(prove: Prove, crossover: Crossover) -> None:
+def test_every_prompt_is_asked_once_and_cold(prove: Prove, crossover: Derived[EndpointAnalysis]) -> None:
     """No history, no n-gram, no reuse."""
-    show(prove, crossover, "prompts-fresh", "every prompt is unique and was asked once in each leg")
+    prove_clause(prove, crossover, "prompts-fresh", "every prompt is unique and was asked once in each leg")
 
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("counters-true")
-def test_the_counters_are_true(prove: Prove, crossover: Crossover) -> None:
+def test_the_counters_are_true(prove: Prove, crossover: Derived[EndpointAnalysis]) -> None:
     """An identity violated by the counters makes a leg unusable."""
-    show(prove, crossover, "counters-true", "the counters start at zero and add up with the rows")
+    prove_clause(prove, crossover, "counters-true", "the counters start at zero and add up with the rows")
 
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("teacher-exact")
-def test_every_row_equals_the_canonical_teacher(prove: Prove, crossover: Crossover) -> None:
+def test_every_row_equals_the_canonical_teacher(prove: Prove, crossover: Derived[EndpointAnalysis]) -> None:
     """13 of 13 a leg."""
-    show(
+    prove_clause(
         prove,
         crossover,
         "teacher-exact",
@@ -114,37 +107,37 @@ def test_every_row_equals_the_canonical_teacher(prove: Prove, crossover: Crossov
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("cross-leg-exact")
-def test_the_legs_agree_row_by_row(prove: Prove, crossover: Crossover) -> None:
+def test_the_legs_agree_row_by_row(prove: Prove, crossover: Derived[EndpointAnalysis]) -> None:
     """39 of 39."""
-    show(prove, crossover, "cross-leg-exact", "every later leg equals the first, token by token")
+    prove_clause(prove, crossover, "cross-leg-exact", "every later leg equals the first, token by token")
 
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("long-next")
-def test_the_row_after_a_whole_row_is_exact(prove: Prove, crossover: Crossover) -> None:
+def test_the_row_after_a_whole_row_is_exact(prove: Prove, crossover: Derived[EndpointAnalysis]) -> None:
     """State left over from a row would show here."""
-    show(prove, crossover, "long-next", "the first row runs to its end and the next is exact")
+    prove_clause(prove, crossover, "long-next", "the first row runs to its end and the next is exact")
 
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("rollover")
-def test_the_rollover_row_is_exact(prove: Prove, crossover: Crossover) -> None:
+def test_the_rollover_row_is_exact(prove: Prove, crossover: Derived[EndpointAnalysis]) -> None:
     """The prompt across the cache's windows."""
-    show(prove, crossover, "rollover", "the one rollover row is exact")
+    prove_clause(prove, crossover, "rollover", "the one rollover row is exact")
 
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("acceptance-drift")
-def test_acceptance_does_not_drift(prove: Prove, crossover: Crossover) -> None:
+def test_acceptance_does_not_drift(prove: Prove, crossover: Derived[EndpointAnalysis]) -> None:
     """An exact candidate accepts the same drafts as the control."""
-    show(prove, crossover, "acceptance-drift", "acceptance rates of adjacent legs differ by at most the bound")
+    prove_clause(prove, crossover, "acceptance-drift", "acceptance rates of adjacent legs differ by at most the bound")
 
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("adjacent-pairs")
-def test_the_adjacent_pairs(prove: Prove, crossover: Crossover) -> None:
+def test_the_adjacent_pairs(prove: Prove, crossover: Derived[EndpointAnalysis]) -> None:
     """B1 against A1 and B2 against A2, and never otherwise."""
-    show(
+    prove_clause(
         prove,
         crossover,
         "adjacent-pairs",
@@ -156,16 +149,16 @@ def test_the_adjacent_pairs(prove: Prove, crossover: Crossover) -> None:
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("control-health")
-def test_the_controls_are_healthy(prove: Prove, crossover: Crossover) -> None:
+def test_the_controls_are_healthy(prove: Prove, crossover: Derived[EndpointAnalysis]) -> None:
     """A slow control makes any candidate look good."""
-    show(prove, crossover, "control-health", "the controls were compared with the record")
+    prove_clause(prove, crossover, "control-health", "the controls were compared with the record")
 
 
 @pytest.mark.gate(3)
 @pytest.mark.clause("promotion")
-def test_promotion(prove: Prove, crossover: Crossover) -> None:
+def test_promotion(prove: Prove, crossover: Derived[EndpointAnalysis]) -> None:
     """Only the lower candidate start, only strictly above the record."""
-    show(
+    prove_clause(
         prove,
         crossover,
         "promotion",

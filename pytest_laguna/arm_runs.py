@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_laguna.campaign import Campaign
 from pytest_laguna.engine import launch
 from pytest_laguna.engine_run import RUN_ERRORS, EngineRun, Models, write_failure
-from pytest_laguna.evidence import diagnostic_reader as reader
+from pytest_laguna.evidence import files, leased_cards, reading, root
 from pytest_laguna.evidence.arm_record import Arm, ArmRequest, MappedFile, Planted
 from pytest_laguna.evidence.arms_plan import ArmsPlan
-from pytest_laguna.evidence.diagnostic_evidence import present
 from pytest_laguna.evidence.engine_identity import ArmModels, Binary, ModelFiles
 from pytest_laguna.evidence.parity import PacketRequest
+from pytest_laguna.evidence.schemas import Schema
+from pytest_laguna.experiments.experiment import Derived, Experiment, derive_from_files, read_attempted
 from pytest_laguna.identity import binaries, models
 from pytest_laguna.machine.cards import Card
-from pytest_laguna.verdict import JSON
 
 Plan = TypeVar("Plan", bound=ArmsPlan)
+Evidence = TypeVar("Evidence")
+Analysis = TypeVar("Analysis", bound=Schema)
 
 
 class _EndedError(Exception):
@@ -52,21 +53,21 @@ class Runs:
 
     def arm(self, name: str, request: ArmRequest) -> None:
         """Run an arm on all cards; where it leaves no record, the block of ``observed`` ends here."""
-        with self._recorded(f"{reader.ARMS}/{name}") as directory:
+        with self._recorded(f"{reading.ARMS}/{name}") as directory:
             before = models.check_models(self.frozen)
             try:
                 record = self.engine.start.arm(request, directory, interpreter=self.interpreter)
             finally:
                 self.models_around[name] = ArmModels(before=before, after=models.check_models(self.frozen))
             self._map(file for report in record.ranks for file in report.mapped)
-            self.engine.look_at_cards("after", self.engine.held.cards, directory / reader.IDLE)
+            self.engine.look_at_cards("after", self.engine.held.cards, directory / reading.IDLE)
 
     def packet(self, card: Card, request: PacketRequest) -> None:
         """Run a parity packet on one card; likewise."""
-        with self._recorded(f"{reader.PACKETS}/{request.rank}") as directory:
+        with self._recorded(f"{reading.PACKETS}/{request.rank}") as directory:
             record = self.engine.start.on_card(card).packet(request, directory, interpreter=self.interpreter)
             self._map(record.mapped)
-            self.engine.look_at_cards("after", [card], directory / reader.IDLE)
+            self.engine.look_at_cards("after", [card], directory / reading.IDLE)
 
     def _map(self, mapped: Iterable[MappedFile]) -> None:
         self.binaries[:] = binaries.hash_mapped(list(mapped), self.binaries)
@@ -78,39 +79,48 @@ class Runs:
             yield directory
         except RUN_ERRORS as error:
             # What left something running may have a record, which stands; its process speaks against it.
-            if not (isinstance(error, launch.ArmSurvivedError) and (directory / reader.RECORD).exists()):
+            if not (isinstance(error, launch.ArmSurvivedError) and (directory / reading.RECORD).exists()):
                 write_failure(directory, error)
             raise _EndedError from error
 
 
-def run_planned(
+def carry_out_arms(
     engine: EngineRun,
-    plan_for: Callable[[Campaign, str, Sequence[str], Mapping[str, JSON]], Plan],
+    experiment: Experiment[Plan, Evidence, Analysis],
     run_all: Callable[[Runs, Plan, Models], None],
-) -> tuple[Plan, Runs]:
-    """Plan a campaign from the cards and the models at hand, run what it plans, and look at all of it again.
+    close: Callable[[Runs], None] = lambda _: None,
+) -> Derived[Analysis]:
+    """Plan an experiment from the cards and models at hand, run its arms, judge them, and write everything down.
+
+    Nothing is run again and nothing is chosen by a result: the first run that leaves no record ends the experiment,
+    and the analysis says what that leaves unproven.
 
     Args:
-        engine: what the session holds.
-        plan_for: makes the plan of a campaign on a lane, of the leased cards and the target's ``config.json``.
-        run_all: asks for what the plan has, in its order.
-
-    Returns:
-        The plan, which is written down as ``plan.json``, and what was run of it.
+        engine: what the session holds; its directory does not exist yet.
+        experiment: the experiment.
+        run_all: runs what the plan asks for, in its order.
+        close: writes what must stand beside the runs before they are judged.
 
     Raises:
-        Exception: whatever ``EngineRun.models``, the plan and ``observed`` raise, before anything has run.
+        FileExistsError: it has been carried out before.
+        NotProvenError: it could not begin: models, engine or cards are missing.
+        UnusableEvidenceError: the engine is not the frozen one, or a model's configuration cannot be used.
     """
-    interpreter = engine.interpreter
-    with engine.models(interpreter) as pair:
-        engine.copy_configurations(pair)
-        config = present(reader.read_configuration(engine.directory, "target-config.json"))
-        plan = plan_for(engine.campaign, engine.lane, [card.identity for card in engine.held.cards], config)
-        engine.write(Path("plan.json"), plan)
-        with observed(engine, interpreter, pair) as runs:
-            run_all(runs, plan, pair)
-    engine.look_after()
-    return plan, runs
+    engine.directory.mkdir(mode=files.PRIVATE_DIRECTORY)
+    (engine.directory / reading.ARMS).mkdir(mode=files.PRIVATE_DIRECTORY)
+    with engine.explained():
+        attempted, interpreter = read_attempted(engine.attempt.directory), engine.interpreter
+        with engine.models(interpreter) as pair:
+            engine.copy_configurations(pair)
+            plan = experiment.plan(attempted, engine.directory)
+            engine.write(Path(reading.PLAN), plan)
+            with observed(engine, interpreter, pair) as runs:
+                run_all(runs, plan, pair)
+        engine.look_after()
+        close(runs)
+        derived = derive_from_files(experiment, attempted)
+        files.write_new(engine.directory / root.ANALYSIS, derived.content)
+        return derived
 
 
 def asked_of_every_arm(plan: ArmsPlan, pair: Models, arm: Arm) -> dict[str, Any]:
@@ -143,7 +153,7 @@ def observed(engine: EngineRun, interpreter: Path, pair: Models) -> Iterator[Run
     frozen = models.freeze_models([pair.target, pair.draft])
     engine.require_frozen(frozen)
     before = engine.describe(interpreter, frozen)
-    engine.look_at_cards("before", engine.held.cards, Path("idle-before.json"))
+    engine.look_at_cards("before", engine.held.cards, Path(leased_cards.IDLE_BEFORE))
     runs = Runs(engine, interpreter, frozen)
     with contextlib.suppress(_EndedError):
         yield runs
@@ -152,7 +162,7 @@ def observed(engine: EngineRun, interpreter: Path, pair: Models) -> Iterator[Run
         engine.look_again(interpreter),
         frozen=frozen,
         models_around=runs.models_around,
-        arm_directories={arm: str(engine.directory / reader.ARMS / arm) for arm in runs.models_around},
+        arm_directories={arm: str(engine.directory / reading.ARMS / arm) for arm in runs.models_around},
         binaries=runs.binaries,
     )
-    engine.write(Path("identity.json"), identity)
+    engine.write(Path(reading.IDENTITY), identity)

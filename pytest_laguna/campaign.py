@@ -13,10 +13,8 @@ import pydantic
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import DRAFT_TOKENS, MOST_PROFILE_SAMPLES, Arm
 from pytest_laguna.evidence.arm_settings import FLAG, PAIR_VERSIONS
-from pytest_laguna.evidence.diagnostic import CLAUSES as DIAGNOSTIC_CLAUSES
-from pytest_laguna.evidence.endpoint_campaign import CLAUSES as ENDPOINT_CLAUSES
-from pytest_laguna.evidence.event_analysis import CLAUSES as EVENT_CLAUSES
 from pytest_laguna.evidence.event_analysis import Fitness
+from pytest_laguna.evidence.experiments import rows_asked
 from pytest_laguna.evidence.host import HostLimits
 from pytest_laguna.evidence.idle import IdleRequirement
 from pytest_laguna.evidence.leased_cards import LeaseTerms
@@ -436,13 +434,13 @@ class Campaign(Table):
         """
         if gate == 1 and self._on_devices:
             return REHEARSAL_CLAUSES if self.diagnostic is not None else REHEARSAL_CLAUSES[:1]
-        if gate == 2 and self.diagnostic is not None:  # noqa: PLR2004 - the diagnostic is gate 2's
-            return DIAGNOSTIC_CLAUSES
-        if gate == 2 and self.event_profile is not None:  # noqa: PLR2004 - likewise
-            return EVENT_CLAUSES
-        engines = [settings.engine for settings in self.lanes.values()]
-        endpoint = any(engine is not None and engine.protocol is not None for engine in engines)
-        return ENDPOINT_CLAUSES if gate == 3 and endpoint else ()  # noqa: PLR2004 - likewise
+        rows = [row for lane in self.lanes for row in rows_asked(self, gate, lane)]
+        return tuple(dict.fromkeys(clause for row in rows for clause in row.clauses))
+
+    def protocol_of(self, lane: str) -> str | None:
+        """Name of the endpoint protocol of a lane, or None."""
+        engine = self.lane_settings(lane).engine
+        return None if engine is None else engine.protocol
 
     def gate_clauses(self, gate: int) -> dict[str, str]:
         """Return clause id to node id of one gate, in the order of running."""

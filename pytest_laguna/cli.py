@@ -19,16 +19,16 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from pytest_laguna.analysis.findings import Finding, gravest
 from pytest_laguna.campaign import CampaignError, LaneEngine, LaneSettings, ModelFolders, read_campaign
 from pytest_laguna.evidence.files import canonical_json, printable, write_new
 from pytest_laguna.evidence.root import ATTEMPT, GATES, attempt_directory
 from pytest_laguna.evidence.values import Lane
+from pytest_laguna.experiments.experiment import Derived, derive, read_attempted
 from pytest_laguna.identity import freezing
 from pytest_laguna.identity.source import IdentityError
-from pytest_laguna.own_analysis import OwnAnalysis, own_analysis, read_attempted
 from pytest_laguna.planning import cards_needed
 from pytest_laguna.report.collected import collected_junit
 from pytest_laguna.report.trace import trace
@@ -254,9 +254,9 @@ def _analyze(attempt: Path, out: Path) -> tuple[str, int]:
     """
     _require_attempt(attempt, out)
     verified = _verified(Path(os.path.abspath(attempt)))  # noqa: PTH100 - a link must stay one
-    analysis: OwnAnalysis | None = None
+    analysis: Derived[Any] | None = None
     try:
-        analysis = own_analysis(read_attempted(attempt))
+        analysis = derive(read_attempted(attempt))
         if analysis is None:
             message = f"{attempt}: its gate has no analysis beside its journal; use verify"
             raise ValueError(message)

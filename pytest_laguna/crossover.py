@@ -20,28 +20,29 @@ from pytest_laguna.endpoint.server import ServerFailedError
 from pytest_laguna.endpoint.suite import SUITES, read_answers, read_suite
 from pytest_laguna.engine.serving import ServedArm
 from pytest_laguna.engine_run import RUN_ERRORS, EngineRun, Models, write_failure
-from pytest_laguna.evidence import diagnostic_reader, files, root
 from pytest_laguna.evidence import endpoint_reader as reader
+from pytest_laguna.evidence import files, reading, root
 from pytest_laguna.evidence.arm_record import Arm
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, leg_name, planned_legs
 from pytest_laguna.evidence.engine_identity import ArmModels, ModelFiles
 from pytest_laguna.evidence.leg import LegName, LegRequest
-from pytest_laguna.evidence.schemas import AttemptStart, read_model
+from pytest_laguna.evidence.schemas import AttemptStart
+from pytest_laguna.experiments.endpoint import EXPERIMENT
+from pytest_laguna.experiments.experiment import Derived, derive_from_files, read_attempted
 from pytest_laguna.identity import models
-from pytest_laguna.protocol import Protocol, commit_of, parse_protocol, plan_endpoint, require_frozen
+from pytest_laguna.protocol import Protocol, commit_of, parse_protocol, require_frozen
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict, raise_verdict
 
 _LEG_ERRORS = (*RUN_ERRORS, ServerFailedError, ServerSurvivedError)
 
 
-def carry_out(engine: EngineRun, campaign_file: Path, *, authorised_by: str | None) -> EndpointAnalysis:
+def carry_out(engine: EngineRun, campaign_file: Path) -> Derived[EndpointAnalysis]:
     """Run every leg and judge them.
 
     Args:
         engine: what the session holds; its directory does not exist yet.
-        campaign_file: which names the protocol, relative to itself.
-        authorised_by: digest of the receipt that opened the gate.
+        campaign_file: it names the protocol, relative to itself.
 
     Raises:
         FileExistsError: it has been carried out before.
@@ -51,44 +52,36 @@ def carry_out(engine: EngineRun, campaign_file: Path, *, authorised_by: str | No
     engine.directory.mkdir(mode=files.PRIVATE_DIRECTORY)
     (engine.directory / reader.LEGS).mkdir(mode=files.PRIVATE_DIRECTORY)
     with engine.explained():
-        protocol = _take_protocol(engine, campaign_file)
-        interpreter = engine.interpreter
+        attempted, interpreter = read_attempted(engine.attempt.directory), engine.interpreter
+        protocol = _take_protocol(engine, campaign_file, attempted.start)
         with engine.models(interpreter) as pair:
-            return _run_all(engine, interpreter, pair, protocol, authorised_by)
+            engine.copy_configurations(pair)
+            plan = EXPERIMENT.plan(attempted, engine.directory)
+            engine.write(Path(reading.PLAN), plan)
+            frozen = models.freeze_models([pair.target, pair.draft])
+            _run_all(_Legs(engine, interpreter, plan, protocol, pair, frozen))
+        derived = derive_from_files(EXPERIMENT, attempted)
+        files.write_new(engine.directory / root.ANALYSIS, derived.content)
+        return derived
 
 
-def _run_all(
-    engine: EngineRun, interpreter: Path, pair: Models, protocol: Protocol, authorised_by: str | None
-) -> EndpointAnalysis:
-    engine.copy_configurations(pair)
-    plan = plan_endpoint(
-        engine.campaign,
-        engine.lane,
-        protocol,
-        ranks=len(engine.held.cards),
-        target_config=diagnostic_reader.read_config(engine.directory / reader.TARGET_CONFIG),
-        authorised_by=authorised_by,
-    )
-    engine.write(Path(reader.PLAN), plan)
-    frozen = models.freeze_models([pair.target, pair.draft])
-    before = engine.describe(interpreter, frozen)
-    legs = _Legs(engine, interpreter, plan, protocol, pair, frozen)
+def _run_all(legs: _Legs) -> None:
+    """Run the legs between two snapshots of the engine, and write down what ran."""
+    engine = legs.engine
+    before = engine.describe(legs.interpreter, legs.frozen)
     legs.carry_out()
     identity = engine.identity(
         before,
-        engine.look_again(interpreter),
-        frozen=frozen,
+        engine.look_again(legs.interpreter),
+        frozen=legs.frozen,
         models_around=legs.models_around,
         arm_directories={},
         binaries=[],
     )
-    engine.write(Path("identity.json"), identity)
-    analysis = legs.analyse()
-    engine.write(Path("analysis.json"), analysis)
-    return analysis
+    engine.write(Path(reading.IDENTITY), identity)
 
 
-def _take_protocol(engine: EngineRun, campaign_file: Path) -> Protocol:
+def _take_protocol(engine: EngineRun, campaign_file: Path, start: AttemptStart) -> Protocol:
     """Read the protocol, which must be committed, and keep it with its suite and its teacher."""
     named = engine.engine.protocol
     if named is None:
@@ -100,7 +93,7 @@ def _take_protocol(engine: EngineRun, campaign_file: Path) -> Protocol:
         raise NotProvenError(message)
     content = files.read_bytes(path, limit=SIZE_LIMIT)
     commit = commit_of(path, content)
-    require_frozen(content, engine.attempt.directory, read_model(engine.attempt.directory / root.ATTEMPT, AttemptStart))
+    require_frozen(content, engine.attempt.directory, start)
     protocol = parse_protocol(content, path.name)
     files.write_new(engine.directory / reader.PROTOCOL, content)
     engine.write(Path(reader.PROTOCOL_COMMIT), commit)

@@ -3,28 +3,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from pytest_laguna import crossover as endpoint_crossover
 from pytest_laguna import diagnostic, event_diagnostic
-from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.attempt import Attempt
 from pytest_laguna.campaign import Campaign
 from pytest_laguna.card_process import CardProcess
 from pytest_laguna.engine_run import EngineRun
-from pytest_laguna.evidence import endpoint_reader, event_analysis, files, root
-from pytest_laguna.evidence.diagnostic import DIRECTORY, NOTICE, Diagnosis
+from pytest_laguna.evidence import files, root
+from pytest_laguna.evidence.diagnostic import Diagnosis
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.evidence.event_analysis import EventAnalysis
+from pytest_laguna.evidence.experiments import DIAGNOSTIC, ENDPOINT, EVENTS
 from pytest_laguna.evidence.values import Lane
+from pytest_laguna.experiments.experiment import Derived
 from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine.command import new_token
-from pytest_laguna.own_analysis import clause_finding, own_analysis, read_attempted
 from pytest_laguna.precondition import Gate
 from pytest_laguna.rehearsal import Rehearsal
 from pytest_laguna.report.progress import Progress
@@ -47,18 +47,6 @@ PROGRESS = pytest.StashKey[Progress]()
 
 CLAUSE = pytest.StashKey[str]()
 """The clause that a test proves; in the item's stash."""
-
-
-class Crossover(NamedTuple):
-    """What the ``crossover`` fixture gives.
-
-    Attributes:
-        analysis: of the legs.
-        clauses: what speaks against each clause; None where nothing does.
-    """
-
-    analysis: EndpointAnalysis
-    clauses: Mapping[str, Finding | None]
 
 
 class Prove(Protocol):
@@ -93,29 +81,28 @@ def prove(request: pytest.FixtureRequest) -> Prove:
     return _Prove(request.config.stash[ATTEMPT], item.nodeid, item.stash[CLAUSE])
 
 
-def prove_clause(
-    prove: Prove, analysis: Diagnosis | EventAnalysis, clause: str, statement: str, **observed: JSON
-) -> None:
-    """Prove a clause of gate 2 by the rules of its analysis, which are written down with what each came to.
+def prove_clause(prove: Prove, derived: Derived[Any], clause: str, statement: str, **observed: JSON) -> None:
+    """Prove a clause by the rules of an experiment, and record each rule's result.
 
     Args:
         prove: the test's.
-        analysis: of everything that ran.
+        derived: the experiment's analysis.
         clause: the test's.
-        statement: what its rules show, where all of them hold.
-        observed: what else is written down.
+        statement: what its rules show if all of them hold.
+        observed: further observations to record.
 
     Raises:
-        Exception: as ``raise_verdict``, where a rule does not hold.
+        Exception: as ``raise_verdict``, if a rule does not hold.
     """
-    finding = clause_finding(analysis, clause)
+    finding = derived.clauses[clause]
     if finding is not None:
         verdict, reason = finding
-        raise_verdict(verdict, f"{reason} ({NOTICE})")
-    rules: dict[str, JSON] = {
-        rule: result.reason or str(result.verdict) for rule, result in analysis.clauses[clause].items()
-    }
-    prove(f"{statement} ({NOTICE})", rules=rules, **observed)
+        raise_verdict(verdict, f"{reason} ({derived.notice})")
+    lines = derived.rules.get(clause, ())
+    if clause in derived.rules and not any(verdict for _, verdict, _ in lines):
+        statement = f"not asked, and so not proven of these legs: {statement}"
+    rules: dict[str, JSON] = {rule: reason or str(verdict) for rule, verdict, reason in lines}
+    prove(f"{statement} ({derived.notice})", rules=rules, **observed)
 
 
 @pytest.fixture(scope="session")
@@ -180,31 +167,22 @@ def engine_below(
 
 
 @pytest.fixture(scope="session")
-def diagnosis(engine_below: Callable[[str], EngineRun]) -> Diagnosis:
-    """Carries the campaign's exact diagnostic out, once a session, and gives what its analysis found."""
-    return diagnostic.carry_out(engine_below(DIRECTORY))
+def diagnosis(engine_below: Callable[[str], EngineRun]) -> Derived[Diagnosis]:
+    """Carry out the campaign's exact diagnostic, once a session, and return its analysis."""
+    return diagnostic.carry_out(engine_below(DIAGNOSTIC.directory))
 
 
 @pytest.fixture(scope="session")
-def event_profile(engine_below: Callable[[str], EngineRun]) -> EventAnalysis:
-    """Carries the campaign's event profile out, once a session, and gives what its analysis found."""
-    return event_diagnostic.carry_out(engine_below(event_analysis.DIRECTORY))
+def event_profile(engine_below: Callable[[str], EngineRun]) -> Derived[EventAnalysis]:
+    """Carry out the campaign's event profile, once a session, and return its analysis."""
+    return event_diagnostic.carry_out(engine_below(EVENTS.directory))
 
 
 @pytest.fixture(scope="session")
-def crossover(request: pytest.FixtureRequest, engine_below: Callable[[str], EngineRun]) -> Crossover:
-    """Carries the campaign's endpoint protocol out, once a session, and gives what its analysis found."""
-    attempt, gate = request.config.stash[ATTEMPT], request.config.stash[GATE]
-    previous = attempt.previous
-    analysis = endpoint_crossover.carry_out(
-        engine_below(endpoint_reader.DIRECTORY),
-        gate.options.campaign,
-        authorised_by=None if previous is None else previous.receipt,
-    )
-    own = own_analysis(read_attempted(attempt.directory))
-    if own is None:
-        raise NotProvenError("the campaign's gate 3 has no analysis of its own")
-    return Crossover(analysis, own.clauses)
+def crossover(request: pytest.FixtureRequest, engine_below: Callable[[str], EngineRun]) -> Derived[EndpointAnalysis]:
+    """Carry out the campaign's endpoint protocol, once a session, and return its analysis."""
+    campaign_file = request.config.stash[GATE].options.campaign
+    return endpoint_crossover.carry_out(engine_below(ENDPOINT.directory), campaign_file)
 
 
 @pytest.fixture(scope="session")

@@ -18,9 +18,10 @@ from pytest_laguna.analysis.process import judge_cleanliness
 from pytest_laguna.campaign import Campaign, CampaignError, read_campaign
 from pytest_laguna.evidence import files, journal, root
 from pytest_laguna.evidence.machine import read_processes
+from pytest_laguna.evidence.reading import whole
 from pytest_laguna.evidence.schemas import Analysis, Earlier, Identity, Previous, read_model
 from pytest_laguna.evidence.values import Lane
-from pytest_laguna.own_analysis import recorded_verdicts
+from pytest_laguna.experiments.experiment import recorded_verdicts
 from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict, worst
 
 KNOWN_PLUGINS = frozenset({
@@ -219,8 +220,7 @@ def left_behind(evidence: Path) -> Iterator[str]:
     Args:
         evidence: an attempt's directory of that name.
     """
-    processes, _ = read_processes(evidence)  # the analysis finds those that are damaged
-    for place, process in processes.items():
+    for place, process in whole(read_processes(evidence)).items():  # the analysis finds those that are damaged
         verdict, reason = judge_cleanliness(process)
         if verdict is Verdict.FAIL:
             yield f"{place}: {reason}"

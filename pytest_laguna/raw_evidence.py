@@ -7,21 +7,23 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pytest_laguna.analysis.clauses import Evidence
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.lease import Session, judge_machine, judge_processes, judge_records
 from pytest_laguna.analysis.review import Running, judge_review, needs_review
 from pytest_laguna.campaign import Campaign
-from pytest_laguna.evidence import event_analysis, files, review, root
-from pytest_laguna.evidence.diagnostic import DIRECTORY, NOTICE
-from pytest_laguna.evidence.endpoint_reader import read_identity
+from pytest_laguna.evidence import files, review, root
+from pytest_laguna.evidence.diagnostic import NOTICE
+from pytest_laguna.evidence.experiments import DIAGNOSTIC, EVENTS
 from pytest_laguna.evidence.journal import Event
 from pytest_laguna.evidence.machine import read_machine, read_processes
+from pytest_laguna.evidence.reading import IDENTITY, read_identity
 from pytest_laguna.evidence.rehearsal import NULL_TIMING, read_shortened
 from pytest_laguna.evidence.review import read_reviewed
 from pytest_laguna.evidence.schemas import AttemptStart
-from pytest_laguna.own_analysis import Attempted, OwnAnalysis, campaign_copy, own_analysis
+from pytest_laguna.experiments.experiment import Attempted, Derived, campaign_copy, derive
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 
 
@@ -46,16 +48,16 @@ def judge_raw(directory: Path, start: AttemptStart, events: Sequence[Event]) -> 
         against += judge_machine(machine, settings.idle, settings.host, session, terms)
         if needs_review(start.gate, start.lane):
             against += _judge_reviewed(directory, start, campaign)
-        own = own_analysis(Attempted(directory, start, campaign, machine.lease))
+        derived = derive(Attempted(directory, start, campaign, machine.lease))
     except NotProvenError as error:
         return Evidence(machine=[*against, (Verdict.NOT_PROVEN, str(error))], notice=notice)
     except UnusableEvidenceError as error:
         return Evidence(machine=[*against, (Verdict.VOID, str(error))], notice=notice)
-    return _with_own(own, against, notice)
+    return _with_experiment(derived, against, notice)
 
 
 def _judge_gate_1(directory: Path, start: AttemptStart, against: list[Finding]) -> Evidence:
-    against = [*against, *judge_processes(*read_processes(directory / root.EVIDENCE))]
+    against = [*against, *judge_processes(read_processes(directory / root.EVIDENCE))]
     try:
         campaign = campaign_copy(directory)
     except UnusableEvidenceError:  # verification has a rule of its own for that
@@ -65,19 +67,24 @@ def _judge_gate_1(directory: Path, start: AttemptStart, against: list[Finding]) 
     except UnusableEvidenceError as error:
         return Evidence(machine=[*against, (Verdict.VOID, str(error))])
     try:
-        own = own_analysis(Attempted(directory, start, campaign, None))
+        derived = derive(Attempted(directory, start, campaign, None))
     except (NotProvenError, UnusableEvidenceError) as error:  # of its clause alone: what failed before it is told first
         verdict = Verdict.NOT_PROVEN if isinstance(error, NotProvenError) else Verdict.VOID
         return Evidence(machine=against, clauses={NULL_TIMING: (verdict, str(error))}, unexercised=shortened)
-    evidence = _with_own(own, against, "")
+    evidence = _with_experiment(derived, against, "")
     return dataclasses.replace(evidence, unexercised=[*evidence.unexercised, *shortened])
 
 
-def _with_own(own: OwnAnalysis | None, against: list[Finding], notice: str) -> Evidence:
-    if own is None:
+def _with_experiment(derived: Derived[Any] | None, against: list[Finding], notice: str) -> Evidence:
+    if derived is None:
         return Evidence(machine=against, notice=notice)
-    found = {clause: finding for clause, finding in own.clauses.items() if finding is not None}
-    return Evidence(machine=against, clauses=found, unexercised=own.unexercised, figures=own.figures, notice=notice)
+    return Evidence(
+        machine=against,
+        clauses={clause: finding for clause, finding in derived.clauses.items() if finding is not None},
+        unexercised=derived.unexercised,
+        figures=derived.figures,
+        notice=notice,
+    )
 
 
 def _judge_reviewed(directory: Path, start: AttemptStart, campaign: Campaign) -> list[Finding]:
@@ -90,9 +97,7 @@ def _judge_reviewed(directory: Path, start: AttemptStart, campaign: Campaign) ->
 
 def _models(evidence: Path, named: Sequence[str]) -> dict[str, Mapping[str, str] | None]:
     """What ran of the models that the campaign names, which are recorded in its order; raises likewise."""
-    recorded = [
-        place for place in (DIRECTORY, event_analysis.DIRECTORY) if (evidence / place / "identity.json").exists()
-    ]
+    recorded = [row.directory for row in (DIAGNOSTIC, EVENTS) if (evidence / row.directory / IDENTITY).exists()]
     if not named or not recorded:
         return dict.fromkeys(named)
     return read_identity(evidence / recorded[0]).models.named(named)
@@ -113,5 +118,5 @@ def _digest(evidence: Path, name: str) -> str | None:
 
 def _notice(campaign: Campaign, gate: int) -> str:
     """What gate 2 is worth when it runs a diagnostic or an event profile, whatever it comes to."""
-    diagnostic = campaign.diagnostic is not None or campaign.event_profile is not None
-    return NOTICE if gate == 2 and diagnostic else ""  # noqa: PLR2004 - both are gate 2's
+    diagnostic = any(row.gate == gate for row in (DIAGNOSTIC, EVENTS) if row.asked(campaign, campaign.lane))
+    return NOTICE if diagnostic else ""

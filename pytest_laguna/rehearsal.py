@@ -22,7 +22,7 @@ from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.campaign import Bounds, Campaign, GateRehearsal
 from pytest_laguna.engine_run import RUN_ERRORS, write_failure
-from pytest_laguna.evidence import diagnostic_reader, endpoint_reader, files
+from pytest_laguna.evidence import files, reading, root
 from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
 from pytest_laguna.evidence.git import git
 from pytest_laguna.evidence.leased_cards import PROCESS
@@ -38,9 +38,10 @@ from pytest_laguna.evidence.rehearsal import (
 )
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.evidence.values import Lane
+from pytest_laguna.experiments.aa import EXPERIMENT as AA
+from pytest_laguna.experiments.experiment import derive_from_files, read_attempted
 from pytest_laguna.machine import leases
 from pytest_laguna.machine.environment import PRIVATE_DIRECTORIES, SHORT_DIRECTORIES, inherited_runtime_variables
-from pytest_laguna.own_analysis import judge_starts, read_attempted
 from pytest_laguna.planning import plan_null
 from pytest_laguna.protocol import Protocol, read_protocol
 from pytest_laguna.verdict import JSON, NotProvenError, Verdict, raise_verdict
@@ -51,7 +52,6 @@ OWN_REHEARSAL = "on the cpu lane the campaign's own gates 2 and 3 are the rehear
 
 _CAMPAIGN, _PROTOCOL = "rehearsal.toml", "protocol.toml"
 _MOST_SLOTS = 512
-_CONFIGURATION_LIMIT = 1024 * 1024
 _ENV = "/usr/bin/env"
 _NOT_HANDED_ON = inherited_runtime_variables(
     dict.fromkeys(("LAGUNA_LEASE", *PRIVATE_DIRECTORIES, *SHORT_DIRECTORIES), "")
@@ -173,11 +173,11 @@ class Rehearsal:
             tensor_parallel_size=gates.cards,
             vllm=rehearsal.vllm,
         )
-        configuration = files.read_bytes(pair.target / "config.json", limit=_CONFIGURATION_LIMIT)
-        files.write_new(directory / endpoint_reader.TARGET_CONFIG, configuration)
-        target = diagnostic_reader.read_config(directory / endpoint_reader.TARGET_CONFIG)
+        configuration = files.read_bytes(pair.target / reading.CONFIG, limit=reading.CONFIG_LIMIT)
+        files.write_new(directory / reading.TARGET_CONFIG, configuration)
+        target = reading.read_config(directory / reading.TARGET_CONFIG)
         plan = plan_null(self.campaign, self.lane, target)
-        files.write_new(directory / "plan.json", files.canonical_json(plan.canonical()))
+        files.write_new(directory / reading.PLAN, files.canonical_json(plan.canonical()))
         request = ArmRequest(
             arm=Arm.GRAPH_CONTROL,
             lane="cpu",
@@ -201,11 +201,10 @@ class Rehearsal:
                 raise NotProvenError(message) from error
 
     def analyse_null(self) -> NullAnalysis:
-        """Judge what the starts left, and write it beside them; raises as ``own_analysis.derive_null``."""
-        analysis = judge_starts(read_attempted(self.evidence.parent))
-        path = self.evidence / STARTS_DIRECTORY / "analysis.json"
-        files.write_new(path, files.canonical_json(analysis.canonical()))
-        return analysis
+        """Judge the starts and write their analysis beside them; raises as ``experiment.derive``."""
+        derived = derive_from_files(AA, read_attempted(self.evidence.parent))
+        files.write_new(self.evidence / STARTS_DIRECTORY / root.ANALYSIS, derived.content)
+        return derived.analysis
 
     def _session(self, gate: int, campaign_file: Path, directory: Path, cards: str) -> bool:
         """One gate session; whether it passed."""

@@ -16,7 +16,7 @@ from pytest_laguna.analysis.clauses import Evidence, judge, judge_session
 from pytest_laguna.analysis.endpoint.analyse import CANDIDATE_RAN, NULL_RULES
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.evidence import files, rehearsal, root
-from pytest_laguna.evidence.clause_files import files_behind
+from pytest_laguna.evidence.experiments import files_behind
 from pytest_laguna.evidence.journal import Event, journal_head, read_journal
 from pytest_laguna.evidence.junit import SIZE_LIMIT, Case, read_junit, write_junit
 from pytest_laguna.evidence.schemas import (
@@ -27,8 +27,8 @@ from pytest_laguna.evidence.schemas import (
     read_model,
     receipt_statement,
 )
+from pytest_laguna.experiments.experiment import campaign_copy
 from pytest_laguna.identity.source import SOURCE_SUFFIXES, package_files
-from pytest_laguna.own_analysis import campaign_copy
 from pytest_laguna.raw_evidence import judge_raw
 from pytest_laguna.verdict import JSON, NotProvenError, UnusableEvidenceError, Verdict
 

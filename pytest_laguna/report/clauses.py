@@ -6,10 +6,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from pytest_laguna.evidence.clause_files import files_behind
 from pytest_laguna.evidence.diagnostic import NOTICE
+from pytest_laguna.evidence.experiments import files_behind
 from pytest_laguna.evidence.schemas import ClauseProof, ClauseResult, Entry
-from pytest_laguna.report.attempt import RuleLine, ShownAttempt, rules_of
+from pytest_laguna.experiments.experiment import RuleLine
+from pytest_laguna.report.attempt import ShownAttempt
 from pytest_laguna.report.markup import Markup, code, details, element, joined, table
 from pytest_laguna.verdict import Verdict
 
@@ -24,7 +25,7 @@ def badge(verdict: Verdict | str) -> Markup:
 
 def clause_table(shown: ShownAttempt) -> Markup:
     """The gate's clauses in the order in which they ran."""
-    rules = rules_of(shown.own)
+    rules = {} if shown.derived is None else shown.derived.rules
     rows = [
         (
             badge(result.verdict),

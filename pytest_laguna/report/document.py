@@ -10,14 +10,16 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_laguna.evidence import root
 from pytest_laguna.evidence.diagnostic import NOTICE, Diagnosis
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.evidence.event_analysis import EventAnalysis
+from pytest_laguna.evidence.experiments import DIAGNOSTIC
 from pytest_laguna.evidence.rehearsal import NullAnalysis
+from pytest_laguna.evidence.schemas import Schema
 from pytest_laguna.report import diagnostic, endpoint, events, null
 from pytest_laguna.report.attempt import ShownAttempt, show_attempt
 from pytest_laguna.report.clauses import badge, clause_table
@@ -40,6 +42,7 @@ MEANINGS = {
 """What each verdict says, in the words of the documentation."""
 
 _LAST_GATE = len(root.GATES)
+_DIAGNOSING = DIAGNOSTIC.gate
 
 
 def require_matplotlib() -> None:
@@ -167,7 +170,9 @@ def _silent(report: GateReport) -> str:
 
 
 def _content(shown: ShownAttempt, drawing: Drawing) -> Iterator[Markup]:
-    if NOTICE in shown.analysis.reason or isinstance(shown.own, Diagnosis | EventAnalysis):
+    if NOTICE in shown.analysis.reason or (
+        shown.derived is not None and shown.derived.experiment.row.gate == _DIAGNOSING
+    ):
         yield element("p", NOTICE.capitalize() + ".", class_="notice")
     yield from _earlier(shown)
     yield element("h3", "Clauses")
@@ -182,26 +187,30 @@ def _content(shown: ShownAttempt, drawing: Drawing) -> Iterator[Markup]:
     yield from _files(shown)
 
 
+_SECTIONS: Mapping[type[Schema], tuple[Callable[..., Markup], Callable[..., Iterator[str]]]] = {
+    Diagnosis: (diagnostic.diagnostic_section, diagnostic.undetectable),
+    EventAnalysis: (events.events_section, events.undetectable),
+    EndpointAnalysis: (endpoint.endpoint_section, endpoint.undetectable),
+    NullAnalysis: (null.null_section, null.undetectable),
+}
+"""By form of the analysis: its figures, and what could not have been detected."""
+
+
 def _figures(shown: ShownAttempt, drawing: Drawing) -> Iterator[Markup]:
-    if isinstance(shown.own, Diagnosis):
-        yield diagnostic.diagnostic_section(shown, shown.own, drawing)
-    elif isinstance(shown.own, EventAnalysis):
-        yield events.events_section(shown, shown.own, drawing)
-    elif isinstance(shown.own, EndpointAnalysis):
-        yield endpoint.endpoint_section(shown, shown.own, drawing)
-    elif isinstance(shown.own, NullAnalysis):
-        yield null.null_section(shown.own)
+    if shown.derived is None:
+        return
+    if type(shown.derived.analysis) in _SECTIONS:
+        section, _ = _SECTIONS[type(shown.derived.analysis)]
+        yield section(shown, shown.derived.analysis, drawing)
+    elif shown.derived.figures:
+        yield element("h3", "Figures")
+        yield facts([(name, value) for name, value in shown.derived.figures.items()])
 
 
 def _undetectable(shown: ShownAttempt) -> Iterator[str]:
-    if isinstance(shown.own, Diagnosis):
-        yield from diagnostic.undetectable(shown.own)
-    elif isinstance(shown.own, EventAnalysis):
-        yield from events.undetectable(shown.own)
-    elif isinstance(shown.own, EndpointAnalysis):
-        yield from endpoint.undetectable(shown.own)
-    elif isinstance(shown.own, NullAnalysis):
-        yield from null.undetectable(shown.own)
+    if shown.derived is not None and type(shown.derived.analysis) in _SECTIONS:
+        _, undetectable = _SECTIONS[type(shown.derived.analysis)]
+        yield from undetectable(shown.derived.analysis)
     else:
         yield "No analysis of time belongs to this gate: whatever its tests say of speed has no interval beside it."
     if shown.start.lane == "cpu" and shown.start.gate > 1:

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 
 from pytest_laguna.analysis.null_timing import detectable_words, warnings
 from pytest_laguna.evidence.rehearsal import Detection, NullAnalysis, Promotions
+from pytest_laguna.report.attempt import ShownAttempt
+from pytest_laguna.report.figures import Drawing
 from pytest_laguna.report.markup import Markup, code, element, facts, joined, table
 
 _PERCENT = 100
 
 
-def null_section(own: NullAnalysis) -> Markup:
-    """Everything that control against control showed."""
+def null_section(shown: ShownAttempt, own: NullAnalysis, drawing: Drawing) -> Markup:
+    """Section of the A/A starts; it has no drawing."""
+    del shown, drawing
     promoted = [("gate 2, all timing gates", own.diagnostic), ("gate 3, the published rules", own.endpoint)]
     detected = [("whole replay", own.whole_replay), ("headline of a leg", own.headline)]
     return joined([

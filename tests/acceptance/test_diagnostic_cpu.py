@@ -22,8 +22,9 @@ import pytest
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arm_record import Arm, token_digest
 from pytest_laguna.evidence.diagnostic import DIRECTORY
+from pytest_laguna.experiments.diagnostic import EXPERIMENT
+from pytest_laguna.experiments.experiment import derive_from_files, read_attempted
 from pytest_laguna.machine import descent
-from pytest_laguna.own_analysis import derive_diagnosis, read_attempted
 from tests.acceptance.test_arm_kills import WHOLE_ARM
 from tests.demo import laguna, writable
 from tests.diagnostic_project import PROTOCOL, ROOT, DiagnosticProject, make_engine
@@ -95,7 +96,7 @@ def _changed_tokens(copied: Path) -> None:
 
 def _rewritten(copied: Path) -> None:
     """The diagnosis, and all that is derived from it, as the changed record gives them."""
-    content = derive_diagnosis(read_attempted(copied)).content
+    content = derive_from_files(EXPERIMENT, read_attempted(copied)).content
     (copied / "evidence" / DIRECTORY / "analysis.json").write_bytes(content)
 
 

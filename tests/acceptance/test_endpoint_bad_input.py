@@ -31,14 +31,15 @@ from pytest_laguna.endpoint import sockets
 from pytest_laguna.endpoint.suite import read_suite
 from pytest_laguna.engine_run import EngineRun, Models
 from pytest_laguna.evidence import endpoint_reader as reader
-from pytest_laguna.evidence import files, root
+from pytest_laguna.evidence import files, reading, root
 from pytest_laguna.evidence.endpoint_campaign import Teacher, TeacherRow
 from pytest_laguna.evidence.engine_identity import ModelFiles
 from pytest_laguna.evidence.leg import LegEnd
 from pytest_laguna.evidence.schemas import read_model
+from pytest_laguna.experiments.endpoint import EXPERIMENT, _ended
+from pytest_laguna.experiments.experiment import derive_from_files, read_attempted
 from pytest_laguna.identity import models
 from pytest_laguna.machine import descent
-from pytest_laguna.own_analysis import _ended, derive_endpoint, read_attempted
 from pytest_laguna.protocol import parse_protocol, plan_endpoint
 from pytest_laguna.verdict import Verdict
 from tests import diagnostic_root
@@ -74,14 +75,14 @@ class Gate:
         content = content.replace(b"row_seconds = 120.0", b"row_seconds = 2.0").replace(b"300.0", b"20.0")
         (self.endpoint / reader.PROTOCOL).write_bytes(content)
         commit(self.endpoint)
-        files.write_new(self.endpoint / reader.TARGET_CONFIG, files.canonical_json(CONFIG))
+        files.write_new(self.endpoint / reading.TARGET_CONFIG, files.canonical_json(CONFIG))
         files.write_new(self.endpoint / "identity.json", files.canonical_json(diagnostic_root.identity()))
         write_attempt(self.attempt, [])
         self.protocol = parse_protocol(content, "p")
         self.plan = plan_endpoint(
             CAMPAIGN_READ, "cpu", self.protocol, ranks=1, target_config=CONFIG, authorised_by=None
         )
-        files.write_new(self.endpoint / reader.PLAN, files.canonical_json(self.plan.canonical()))
+        files.write_new(self.endpoint / reading.PLAN, files.canonical_json(self.plan.canonical()))
         monkeypatch.setattr(models, "check_models", lambda _: {})
         monkeypatch.setattr(crossover, "ArmModels", lambda **looks: looks)
         monkeypatch.setattr(crossover, "judge_idle", lambda *_: (Verdict.PASS, ""))
@@ -123,7 +124,7 @@ class Gate:
             assert descent.bearers(self.runner.token) == []
 
     def clause(self, name: str) -> tuple[Verdict, str]:
-        finding = derive_endpoint(read_attempted(self.attempt)).clauses[name]
+        finding = derive_from_files(EXPERIMENT, read_attempted(self.attempt)).clauses[name]
         assert finding is not None
         return finding
 
@@ -154,20 +155,20 @@ MISSING = "campaign: legs-complete: block 1 B2 did not run; expected all of 4 le
 CLOSED = "peer closed connection without sending complete message body (incomplete chunked read)"
 ENDED: dict[str, tuple[str, str]] = {
     "another-model": (
-        "/v1/models: ['another', ...] answer on the port; expected exactly ['tiny-laguna', ...]: another server has it",
+        "/v1/models: seen ['another', ...] on the port; expected exactly ['tiny-laguna', ...], not another server",
         "exit code 0",
     ),
-    "crash": (f"row 1 (two): broken off after 1 events: {CLOSED}; expected a whole answer", "SIGKILL"),
+    "crash": (f"row 1 (two): seen 1 events, then broken off: {CLOSED}; expected a whole answer", "SIGKILL"),
     "hang": (
-        "row 1 (two): broken off after 1 events: not whole after 2 s, its deadline; expected a whole answer",
+        "row 1 (two): seen 1 events, then broken off: not whole after 2 s, its deadline; expected a whole answer",
         "exit code 0",
     ),
     "html": (
-        "row 1 (two): status 200 with 'text/html': b'<html>come back later</html>'; expected 'text/event-stream'",
+        "row 1 (two): seen status 200, 'text/html': b'<html>come back later</html>'; expected 'text/event-stream'",
         "exit code 0",
     ),
     "html-metrics": (
-        f"{METRICS}: status 200, 'text/html': b'<html>log in first</html>'; expected 200 and 'text/plain'",
+        f"{METRICS}: seen status 200, 'text/html': b'<html>log in first</html>'; expected 200 and 'text/plain'",
         "exit code 0",
     ),
     "dies": ("server in .../legs/03-B2: ended before it was ready: ValueError: no such model", "exit code 1"),
@@ -205,7 +206,7 @@ def test_a_taken_port_is_named_and_no_server_starts(tmp_path: Path, monkeypatch:
         gate.carry_out()
     assert gate.started == []
     verdict, reason = gate.clause("legs-fresh")
-    assert (verdict, reason.startswith(f"01-A1: legs-ended: port {port}: taken")) == (Verdict.VOID, True)
+    assert (verdict, reason.startswith(f"01-A1: legs-ended: port {port}: seen in use")) == (Verdict.VOID, True)
 
 
 def test_a_worker_that_outlives_its_server_is_a_broken_contract(
@@ -247,7 +248,7 @@ def test_another_suite_under_its_name_starts_no_server(tmp_path: Path, monkeypat
     path.write_bytes(path.read_bytes().replace(b"three?", b"other?"))
     gate.carry_out()
     assert gate.started == []
-    assert "suite.json: sha256 is" in reader.read_legs(gate.endpoint).ended["01-A1"].reason
+    assert "suite.json: seen sha256" in reader.read_legs(gate.endpoint).ended["01-A1"].reason
 
 
 def test_a_supervisor_that_is_killed_in_the_middle_of_a_row_leaves_nothing_and_proves_nothing(

@@ -28,8 +28,9 @@ from pytest_laguna.arm_runner import RunningProgram
 from pytest_laguna.endpoint import leg, ranks, sockets
 from pytest_laguna.endpoint.client import Client
 from pytest_laguna.evidence import endpoint_reader as reader
+from pytest_laguna.experiments.endpoint import EXPERIMENT
+from pytest_laguna.experiments.experiment import derive_from_files, read_attempted
 from pytest_laguna.machine import descent, leases
-from pytest_laguna.own_analysis import derive_endpoint, read_attempted
 from pytest_laguna.verdict import Verdict
 from tests import leased
 from tests.acceptance.test_endpoint_bad_input import CAMPAIGN_READ, CLOSED, LEGS, MISSING, Gate
@@ -146,9 +147,9 @@ REFUSED = "on port ...: no answer: [Errno 111] Connection refused"
 REASONS = {
     "starts": f"{ENDED_EARLY}nothing on standard error",
     "captured": f"{ENDED_EARLY}nothing on standard error",
-    "ready": "port ...: none of the processes [...] is there; expected the server's",
+    "ready": "port ...: seen none of the processes [...]; expected the server's",
     "before the suite": f"metrics-before-suite.prom: GET /metrics {REFUSED}",
-    "in a row": f"row 1 (two): broken off after 1 events: {CLOSED}; expected a whole answer",
+    "in a row": f"row 1 (two): seen 1 events, then broken off: {CLOSED}; expected a whole answer",
     "between rows": f"row 1 (two): POST /v1/chat/completions {REFUSED}",
     "after the last row": f"metrics-after-suite.prom: GET /metrics {REFUSED}",
     "before the last states": "rank-0.ask: nobody waits there; expected rank 0 of the server to wait to be asked",
@@ -227,7 +228,7 @@ def test_a_leg_whose_server_is_killed_while_it_is_being_stopped_keeps_its_record
         if verdict is not Verdict.PASS and where == "block 1 B2"
     ]
     assert found == STOPPED[victim]
-    assert derive_endpoint(read_attempted(gate.attempt)).clauses["legs-in-order"] is None
+    assert derive_from_files(EXPERIMENT, read_attempted(gate.attempt)).clauses["legs-in-order"] is None
 
 
 CONTROLLER = """

@@ -22,12 +22,13 @@ from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.campaign import parse_campaign
 from pytest_laguna.endpoint.suite import pin_suite, read_suite
 from pytest_laguna.evidence import endpoint_reader as reader
-from pytest_laguna.evidence import files, root
+from pytest_laguna.evidence import files, reading, root
 from pytest_laguna.evidence.endpoint_campaign import Teacher, TeacherRow
 from pytest_laguna.evidence.host import HostAudit, HostState, KernelLog, difference
 from pytest_laguna.evidence.leg import LegEnd
 from pytest_laguna.evidence.schemas import AttemptStart, Earlier, Identity, read_model
-from pytest_laguna.own_analysis import derive_endpoint, read_attempted
+from pytest_laguna.experiments.endpoint import EXPERIMENT
+from pytest_laguna.experiments.experiment import derive_from_files, read_attempted
 from pytest_laguna.protocol import parse_protocol, plan_endpoint
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 from tests import diagnostic_root
@@ -82,7 +83,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     content = protocol_of(case.suite, teacher)
     (endpoint / reader.PROTOCOL).write_bytes(content)
     commit(endpoint)
-    files.write_new(endpoint / reader.TARGET_CONFIG, files.canonical_json(CONFIG))
+    files.write_new(endpoint / reading.TARGET_CONFIG, files.canonical_json(CONFIG))
     files.write_new(endpoint / "identity.json", files.canonical_json(diagnostic_root.identity()))
     plan = plan_endpoint(
         parse_campaign(CAMPAIGN, "c"),
@@ -92,7 +93,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
         target_config=CONFIG,
         authorised_by=None,
     )
-    files.write_new(endpoint / reader.PLAN, files.canonical_json(plan.canonical()))
+    files.write_new(endpoint / reading.PLAN, files.canonical_json(plan.canonical()))
     legs = reader.read_legs(endpoint).legs
     phase_1 = analyse_endpoint(plan, legs, teacher=teacher, campaign=parse_campaign(CAMPAIGN, "c").digest)
     files.write_new(endpoint / reader.PHASE_1, files.canonical_json(phase_1.canonical()))
@@ -134,7 +135,7 @@ def write_attempt(attempt: Path, earlier: list[Earlier]) -> None:
 def derive(ran: Path, place: Path, change: Change) -> Mapping[str, Finding | None]:
     shutil.copytree(ran, place / "0001")
     change(place / "0001" / root.EVIDENCE / reader.DIRECTORY)
-    return derive_endpoint(read_attempted(place / "0001")).clauses
+    return derive_from_files(EXPERIMENT, read_attempted(place / "0001")).clauses
 
 
 def test_the_unchanged_attempt_is_judged(ran: Path, tmp_path: Path) -> None:
@@ -328,15 +329,15 @@ def without_second_leg(endpoint: Path) -> None:
 
 UNUSABLE: dict[str, tuple[Change, str]] = {
     "another protocol": (looser, r"protocol\.toml: not the bytes that protocol-commit\.json names"),
-    "another protocol, committed": (committed_looser, r"plan\.json: not what campaign, protocol, lease"),
+    "another protocol, committed": (committed_looser, r"plan\.json: not what the campaign, the lease"),
     "no commit": (remove("protocol-commit.json"), r"protocol-commit\.json: cannot be read"),
     "no suite": (remove("suite.json"), r"suite\.json: cannot be read"),
-    "another suite": (put("suite.json", "prompts.0.text", "other"), r"suite\.json: sha256 is"),
-    "another teacher": (put("teacher.json", "rows.0.token_ids.0", 4), r"teacher\.json: digest"),
+    "another suite": (put("suite.json", "prompts.0.text", "other"), r"suite\.json: seen sha256"),
+    "another teacher": (put("teacher.json", "rows.0.token_ids.0", 4), r"teacher\.json: seen digest"),
     "no teacher": (remove("teacher.json"), r"teacher\.json: cannot be read"),
     "an error in a stream": (
         write("legs/01-A1/row-00.sse", b'data: {"error":{"message":"no"}}\n\ndata: [DONE]\n\n'),
-        r"01-A1: row 0 \(one\): an error event",
+        r"01-A1: row 0 \(one\): seen an error event",
     ),
     "no end by the supervisor": (
         remove("legs/02-B1/process.json"), r"02-B1: process\.json: cannot be read",
@@ -347,7 +348,7 @@ UNUSABLE: dict[str, tuple[Change, str]] = {
     "an ended leg whose supervisor tells another end": (
         ended_otherwise, r"process\.json in 02-B1: another end of the server than the leg tells",
     ),
-    "an answer too many": (write("legs/02-B1/row-03.sse", b"x"), r"02-B1: row-03\.sse: no file that a leg leaves"),
+    "an answer too many": (write("legs/02-B1/row-03.sse", b"x"), r"02-B1: row-03\.sse: seen in the leg's directory"),
     "no end": (write("legs/02-B1/end.json", b"no"), r"02-B1: end\.json: not JSON"),
     "a leg under another name": (rename("02-B1", "02-B2"), r"legs/02-B2: its leg is number 2, B1; expected it in"),
     "an ended leg under another name": (ended_elsewhere, r"legs/03-B2: its leg is number 1, A1; expected it in 01-A1"),
@@ -373,7 +374,7 @@ def test_a_protocol_that_an_earlier_attempt_did_not_have_proves_nothing(ran: Pat
     shutil.rmtree(tmp_path / "0002" / root.EVIDENCE / "cards")
     earlier = Earlier(attempt=1, receipt=None, tree=None, campaign=campaign, verdict=Verdict.VOID)
     write_attempt(tmp_path / "0002", [earlier])
-    derive_endpoint(read_attempted(tmp_path / "0002"))
+    derive_from_files(EXPERIMENT, read_attempted(tmp_path / "0002"))
     looser(tmp_path / "0001" / root.EVIDENCE / reader.DIRECTORY)
     with pytest.raises(NotProvenError, match="not the one of attempt 0001, which had started a server"):
-        derive_endpoint(read_attempted(tmp_path / "0002"))
+        derive_from_files(EXPERIMENT, read_attempted(tmp_path / "0002"))

@@ -20,7 +20,8 @@ from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
 from pytest_laguna.evidence.schemas import AttemptStart, Previous, parse_model, read_model
-from pytest_laguna.own_analysis import derive_endpoint, read_attempted
+from pytest_laguna.experiments.endpoint import EXPERIMENT
+from pytest_laguna.experiments.experiment import derive_from_files, read_attempted
 from pytest_laguna.verdict import Verdict
 from tests import diagnostic_root
 from tests.caught_first import caught_first
@@ -167,7 +168,7 @@ def after_gate_2(place: Path, changed: Change = lambda _: None) -> None:
 
 
 def clause(place: Path) -> tuple[Verdict, str] | None:
-    return derive_endpoint(read_attempted(place / "gate3" / "0001")).clauses["identity-exact"]
+    return derive_from_files(EXPERIMENT, read_attempted(place / "gate3" / "0001")).clauses["identity-exact"]
 
 
 def test_gate_3s_clause_is_judged_by_them(ran: Path, tmp_path: Path) -> None:  # noqa: F811

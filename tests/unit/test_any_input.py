@@ -23,8 +23,8 @@ from pytest_laguna.evidence.arm_record import Arm, ArmRecord
 from pytest_laguna.evidence.idle import IdleRecord
 from pytest_laguna.evidence.journal import read_journal
 from pytest_laguna.evidence.junit import read_junit
-from pytest_laguna.evidence.lab_event_profile import parse_lab_event_profile
-from pytest_laguna.evidence.lab_profile import read_lab_profile
+from tests.lab_event_profile import parse_lab_event_profile
+from tests.lab_profile import read_lab_profile
 from pytest_laguna.evidence.leg import LegRecord
 from pytest_laguna.evidence.parity import PacketRecord
 from pytest_laguna.evidence.profile_file import read_profile

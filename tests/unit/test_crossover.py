@@ -361,7 +361,8 @@ class Project:
             attempt=SimpleNamespace(directory=self.directory),
             write=Run(self.endpoint).write,
         )
-        _take_protocol(cast("EngineRun", engine), self.protocol.parent / "campaign.toml")
+        start = read_model(self.directory / root.ATTEMPT, AttemptStart)
+        _take_protocol(cast("EngineRun", engine), self.protocol.parent / "campaign.toml", start)
 
 
 @pytest.fixture
@@ -474,7 +475,7 @@ def test_another_suite_under_the_shipped_name_is_refused(project: Project) -> No
     suite = json.loads((SUITES / PROTOCOL.suite.file).read_bytes())
     suite["prompts"][0]["text"] += "!"
     (project.protocol.parent / PROTOCOL.suite.file).write_text(json.dumps(suite))
-    with pytest.raises(UnusableEvidenceError, match=r"suite\.json: sha256 is"):
+    with pytest.raises(UnusableEvidenceError, match=r"suite\.json: seen sha256"):
         project.take()
 
 

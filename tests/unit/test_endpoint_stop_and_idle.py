@@ -17,7 +17,8 @@ from pytest_laguna.analysis.idle import judge_idle
 from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, SeenProcess
-from pytest_laguna.own_analysis import derive_endpoint, read_attempted
+from pytest_laguna.experiments.endpoint import EXPERIMENT
+from pytest_laguna.experiments.experiment import derive_from_files, read_attempted
 from pytest_laguna.verdict import Verdict
 from tests import endpoint_legs as lab
 from tests.mutants.test_endpoint_derivation import ran  # noqa: F401 - a fixture
@@ -134,6 +135,6 @@ def test_cards_that_an_ended_leg_left_busy_are_not_proven_idle(
     ]
     write_idle(endpoint, 2, "before", idle_record("before"))
     write_idle(endpoint, 2, "after", busy.model_copy(update={"snapshots": looks}))
-    clauses = derive_endpoint(read_attempted(tmp_path / "0001")).clauses
+    clauses = derive_from_files(EXPERIMENT, read_attempted(tmp_path / "0001")).clauses
     assert clauses["cards-idle"] is not None
     assert clauses["cards-idle"][0] is Verdict.FAIL

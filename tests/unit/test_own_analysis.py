@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_laguna import own_analysis
 from pytest_laguna.analysis.endpoint import analyse_endpoint
 from pytest_laguna.evidence.endpoint_campaign import EndpointPlan
+from pytest_laguna.experiments.endpoint import EXPERIMENT
 from tests import endpoint_legs as lab
 
 
@@ -15,7 +15,7 @@ def listed(plan: EndpointPlan) -> dict[str, tuple[str, str]]:
     starts = lab.null_starts() if plan.null else lab.metadata_starts()
     legs = lab.records(lab.legs(starts, null=plan.null))
     analysis = analyse_endpoint(plan, legs, teacher=lab.TEACHER, campaign=lab.CAMPAIGN)
-    return {rule: (clause, why) for clause, rule, why in own_analysis._unexercised(analysis)}
+    return {rule: (clause, why) for clause, rule, why in EXPERIMENT.unexercised(analysis)}
 
 
 @pytest.mark.parametrize("decides", ["exactness", "exactness+timing"])

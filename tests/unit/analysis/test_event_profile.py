@@ -20,7 +20,7 @@ from pytest_laguna.campaign import read_campaign
 from pytest_laguna.engine import event_loop
 from pytest_laguna.engine.event_loop import EventLoop
 from pytest_laguna.evidence.event_profile import EventProfile, HostLead
-from pytest_laguna.evidence.lab_event_profile import parse_lab_event_profile, read_lab_event_profile
+from tests.lab_event_profile import parse_lab_event_profile, read_lab_event_profile
 from pytest_laguna.evidence.replay_profile import SegmentKind
 from pytest_laguna.verdict import UnusableEvidenceError
 from tests import event_root

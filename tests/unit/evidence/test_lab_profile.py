@@ -14,7 +14,7 @@ import pytest
 from pytest_laguna.analysis.replay_checks import CONTAINMENT, preparation_checks
 from pytest_laguna.analysis.replay_profile import reduce_profiles
 from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.lab_profile import V1, V2, read_lab_profile
+from tests.lab_profile import V1, V2, read_lab_profile
 from pytest_laguna.evidence.replay_profile import RankProfile, order_sha256
 from pytest_laguna.verdict import UnusableEvidenceError
 

@@ -8,15 +8,25 @@ from typing import Any
 
 from pytest_laguna.campaign import parse_campaign
 from pytest_laguna.evidence import files, root
-from pytest_laguna.evidence.schemas import Analysis, AttemptStart, ClauseProof, ClauseResult, Entry, Identity, Manifest
-from pytest_laguna.own_analysis import Attempted
-from pytest_laguna.report.attempt import OWN_FILES, Own, ShownAttempt
+from pytest_laguna.evidence.experiments import ROWS
+from pytest_laguna.evidence.schemas import (
+    Analysis,
+    AttemptStart,
+    ClauseProof,
+    ClauseResult,
+    Entry,
+    Identity,
+    Manifest,
+    Schema,
+)
+from pytest_laguna.experiments.experiment import Attempted, Derived, implementation
+from pytest_laguna.report.attempt import ShownAttempt
 from pytest_laguna.verdict import Verdict
 from pytest_laguna.verification import GateReport
 from tests.demo import CAMPAIGN
 
 
-def shown_attempt(directory: Path, own: Own | None = None, **changed: Any) -> ShownAttempt:
+def shown_attempt(directory: Path, own: Schema | None = None, **changed: Any) -> ShownAttempt:
     """An attempt around an analysis; ``changed`` replaces fields of the verdict object."""
     campaign = parse_campaign(CAMPAIGN.encode(), "campaign.toml")
     start = AttemptStart(
@@ -60,14 +70,19 @@ def shown_attempt(directory: Path, own: Own | None = None, **changed: Any) -> Sh
         analysis=analysis,
         manifest=Manifest(entries=_entries(directory)),
         attempted=Attempted(directory, start, campaign, None),
-        own=own,
+        derived=None if own is None else derived(own),
         missing="",
     )
 
 
-def own_place(directory: Path, form: type[Own]) -> Path:
-    """Where an analysis of its own lies in an attempt; made here."""
-    place = directory / root.EVIDENCE / OWN_FILES[form]
+def derived(own: Schema) -> Derived[Any]:
+    experiment = next(implementation(row) for row in ROWS.values() if row.analysis is type(own))
+    return Derived(experiment, own, experiment.findings(own))
+
+
+def own_place(directory: Path, form: type[Schema]) -> Path:
+    """Where the analysis of an experiment lies in an attempt; made here."""
+    place = directory / root.EVIDENCE / next(row.directory for row in ROWS.values() if row.analysis is form)
     place.mkdir(parents=True)
     return place
 

@@ -10,20 +10,19 @@ import pytest
 
 from pytest_laguna.analysis.endpoint import analyse_endpoint
 from pytest_laguna.evidence import endpoint_reader, files
-from pytest_laguna.evidence.clause_files import files_behind
 from pytest_laguna.evidence.diagnostic import Diagnosis
 from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
 from pytest_laguna.evidence.endpoint_campaign import Repetition
 from pytest_laguna.evidence.event_analysis import EventAnalysis
+from pytest_laguna.evidence.experiments import files_behind
 from pytest_laguna.report import diagnostic, endpoint, events, null
-from pytest_laguna.report.attempt import rules_of
 from pytest_laguna.report.clauses import clause_table
 from pytest_laguna.report.figures import Drawing
 from pytest_laguna.verdict import Verdict
 from tests import diagnostic_root, event_root
 from tests import endpoint_legs as lab
 from tests.unit.analysis import test_null_timing as nulls
-from tests.unit.report.shown import own_place, shown_attempt
+from tests.unit.report.shown import derived, own_place, shown_attempt
 
 pytest.importorskip("matplotlib")
 
@@ -134,9 +133,10 @@ def test_blocks_have_an_interval_and_a_power(tmp_path: Path) -> None:
     assert any(line.startswith("The probability that these blocks find") for line in endpoint.undetectable(own))
 
 
-def test_control_against_control_says_what_noise_is_promoted_and_what_is_lost_in_it() -> None:
+def test_control_against_control_says_what_noise_is_promoted_and_what_is_lost_in_it(tmp_path: Path) -> None:
     own = nulls.analysed(nulls.PLAN)
-    words = plain(null.null_section(own))
+    shown = shown_attempt(tmp_path)
+    words = plain(null.null_section(shown, own, Drawing()))
     assert f"{own.diagnostic.promoted} of {own.diagnostic.count}" in words
     assert f"{own.whole_replay.detectable_percent:.2f} %" in words
     assert str(own.gates["whole_replay"]) in words
@@ -144,7 +144,8 @@ def test_control_against_control_says_what_noise_is_promoted_and_what_is_lost_in
     assert lines[0].startswith("whole replay: 0.23 % is expected")
     assert lines[-1].startswith("Starts of lane cpu")
     near = own.whole_replay.model_copy(update={"detectable_percent": 0.2301, "effect_percent": 0.23})
-    assert "0.2301 % 0.23 %" in plain(null.null_section(own.model_copy(update={"whole_replay": near})))
+    held = own.model_copy(update={"whole_replay": near})
+    assert "0.2301 % 0.23 %" in plain(null.null_section(shown, held, Drawing()))
 
 
 def test_a_leg_without_a_record_says_why(tmp_path: Path) -> None:
@@ -192,5 +193,5 @@ def test_a_rehearsal_rests_on_its_receipts_and_on_what_its_sessions_said() -> No
 def test_every_clause_with_an_analysis_of_its_own_has_files_behind_it(tmp_path: Path) -> None:
     own = diagnostic_root.judged(diagnostic_root.good(), own_place(tmp_path, Diagnosis))
     shown = shown_attempt(tmp_path, own)
-    for clause in rules_of(own):
+    for clause in derived(own).rules:
         assert files_behind([entry.path for entry in shown.manifest.entries], clause), clause

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The experiments that gates run: one module each, behind the interface of ``experiment``."""

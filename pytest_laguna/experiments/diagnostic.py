@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exact diagnostic of gate 2: parity packets, four arms, replay profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pytest_laguna.analysis.diagnostic import diagnose
+from pytest_laguna.analysis.summary import diagnosis_figures
+from pytest_laguna.evidence.diagnostic import Comparison, Diagnosis, DiagnosticPlan
+from pytest_laguna.evidence.diagnostic_reader import DiagnosticEvidence, read_diagnostic
+from pytest_laguna.evidence.experiments import DIAGNOSTIC
+from pytest_laguna.evidence.reading import TARGET_CONFIG, present, read_as, read_config
+from pytest_laguna.experiments.experiment import Attempted, Experiment, RuleLine, rule_lines
+from pytest_laguna.planning import plan_diagnostic
+
+
+class DiagnosticExperiment(Experiment[DiagnosticPlan, DiagnosticEvidence, Diagnosis]):
+    """The exact diagnostic."""
+
+    row = DIAGNOSTIC
+    plan_form = DiagnosticPlan
+
+    def plan(self, attempted: Attempted, place: Path) -> DiagnosticPlan:
+        config = present(read_as(place, TARGET_CONFIG, read_config))
+        return plan_diagnostic(attempted.campaign, attempted.start.lane, attempted.cards, config)
+
+    def read(self, attempted: Attempted, place: Path, plan: DiagnosticPlan) -> DiagnosticEvidence:
+        del attempted, plan
+        return read_diagnostic(place)
+
+    def judge(self, plan: DiagnosticPlan, evidence: DiagnosticEvidence) -> Diagnosis:
+        return diagnose(plan, evidence)
+
+    def rules(self, analysis: Diagnosis) -> Mapping[str, Sequence[RuleLine]]:
+        return rule_lines(analysis.clauses)
+
+    def figures(self, analysis: Diagnosis) -> dict[str, str]:
+        return diagnosis_figures(analysis)
+
+    def notice(self, analysis: Diagnosis) -> str:
+        return analysis.notice
+
+    def lines(self, analysis: Diagnosis) -> tuple[Sequence[str], Iterator[str]]:
+        return [self.notice(analysis)], _timing_lines(analysis)
+
+
+EXPERIMENT = DiagnosticExperiment()
+
+
+def _timing_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield the timing gates with their intervals, in milliseconds."""
+    for name, gate in (diagnosis.timing or {}).items():
+        yield _timing_line(name, gate)
+    if diagnosis.published is not None:
+        yield f"published rules: {diagnosis.published}; {diagnosis.decides} decides on this lane"
+
+
+def _timing_line(name: str, gate: Comparison) -> str:
+    figures = f"control {_milliseconds(gate.control)}, candidate {_milliseconds(gate.candidate)}"
+    saving = f"saving {_milliseconds(gate.saving)}"
+    if gate.interval is not None:
+        low, high = (_milliseconds(end) for end in gate.interval)
+        saving += f" (95 %: {low} to {high})"
+    if gate.detectable is not None:
+        saving += f", detectable {_milliseconds(gate.detectable)}"
+    return f"{name:<28} {figures}, {saving} ms: {'passed' if gate.passed else 'not passed'}"
+
+
+def _milliseconds(nanoseconds: float) -> str:
+    return f"{nanoseconds / 1e6:.6f}"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs inside arm processes: upstream vLLM on a lane."""
+"""Runs inside arm processes: upstream vLLM on a lane."""

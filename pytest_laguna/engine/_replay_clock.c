@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The clock of the replay profile: read after each segment of a replay, and where vLLM's attention evaluates its view
- * expression. In Python each reading, and each frame that stands around one, costs what a replay's host time shows.
+ * expression. In Python the readings, and the frames around them, would show in a replay's host time.
  *
- * Where the kernel keeps CLOCK_MONOTONIC by the processor's time stamp counter, the counter itself is read: asking the
- * kernel's library takes longer, most of all where its code and its pages have left the caches, as they have by the
- * next segment. Ticks become nanoseconds by the replay's own readings of both clocks, before and after it.
+ * If the kernel keeps CLOCK_MONOTONIC by the processor's time stamp counter, the counter itself is read: the kernel's
+ * library takes longer, most of all once its code and its pages have left the caches, as they have by the next
+ * segment. Ticks become nanoseconds by the replay's own readings of both clocks, before and after it.
  *
  * While a timed method runs, the ReplayClock stands in for its cache argument. vLLM's method asks it for
  * cache.transpose(1, 2).split(...) and then applies its canonicalisation to both views; each of these is handed to what
@@ -27,10 +27,10 @@
 
 enum { MOST_ARGUMENTS = 16 };
 
-/* What a Timed callable is to the clock; a contract is asked for one of the first two as well. */
+/* Kinds of a Timed callable; a contract serves the first two as well. */
 enum { FORWARD, UPDATE, CANONICAL, KINDS };
 
-/* What is asked of a contract, and of a cache. */
+/* Methods of a contract and of a cache. */
 enum { CONTRACTS_FORWARD, CONTRACTS_UPDATE, TRANSPOSE, SPLIT, NAMES };
 
 typedef struct {
@@ -49,7 +49,7 @@ now_ns(void)
 #if defined(__x86_64__)
 enum { HAS_COUNTER = 1 };
 
-/* Not before what precedes it has come by its operands: the processor would read ahead (Intel SDM, RDTSC). */
+/* The fence makes earlier loads finish first: the processor would read ahead (Intel SDM, RDTSC). */
 static inline long long
 read_counter(void)
 {
@@ -78,7 +78,7 @@ typedef struct {
 
 /* ---- ReplayClock ---------------------------------------------------------------------------------------------- */
 
-/* What METH_FASTCALL | METH_KEYWORDS stands for. */
+/* Signature of METH_FASTCALL | METH_KEYWORDS. */
 typedef PyObject *(*AnyArguments)(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);
 
 /* A method of a type that nothing can change, as the C function that it is; one of the two. */
@@ -119,7 +119,7 @@ read_clock(const ReplayClock *self)
     return self->has_counter ? read_counter() : now_ns();
 }
 
-/* Read both clocks together, and again where the host took the processor away in between. Returns 0, or -1 with an
+/* Read both clocks together, and again if the host took the processor away in between. Returns 0, or -1 with an
  * exception. */
 static int
 read_both(const ReplayClock *self, Moment *moment)
@@ -250,8 +250,8 @@ clock_read(ReplayClock *self, PyObject *Py_UNUSED(ignored))
     return PyLong_FromLongLong(read_clock(self));
 }
 
-/* Call each segment of a replay, and read the clock after it: one ends where the next begins. None is called where they
- * are not those that were captured. */
+/* Call each segment of a replay, and read the clock after it: one ends where the next begins. None is called unless they
+ * are the captured ones. */
 static PyObject *
 clock_run_segments(ReplayClock *self, PyObject *const *args, Py_ssize_t given)
 {
@@ -310,7 +310,7 @@ find(ReplayClock *self, int name, PyTypeObject *type)
     return 0;
 }
 
-/* Search an object for its method, and call it. */
+/* Look an object's method up, and call it. */
 static PyObject *
 call_method(PyObject *object, PyObject *name, PyObject *const *args, Py_ssize_t count, PyObject *keyword_names)
 {
@@ -326,7 +326,7 @@ call_method(PyObject *object, PyObject *name, PyObject *const *args, Py_ssize_t 
     return PyObject_VectorcallMethod(name, all, (size_t)count + 1, keyword_names);
 }
 
-/* Ask an object for its method with the arguments that the clock was given in its place.
+/* Call an object's method with the arguments given to the clock in its place.
  *
  * The interpreter keeps what it has found where a method is called. The clock does so for types that cannot change,
  * which are the candidate's; a tensor's is searched anew. */
@@ -364,7 +364,7 @@ clock_transpose(ReplayClock *self, PyObject *const *args, Py_ssize_t count, PyOb
     return Py_NewRef(self);
 }
 
-/* What is counted and timed is one preparation, from begin to end. */
+/* Count and time one preparation, from begin to end. */
 static void
 prepared(ReplayClock *self)
 {
@@ -391,7 +391,7 @@ clock_split(ReplayClock *self, PyObject *const *args, Py_ssize_t count, PyObject
 }
 
 static PyMethodDef clock_methods[] = {
-    {"start", (PyCFunction)clock_start, METH_NOARGS, PyDoc_STR("Begin with nothing counted.")},
+    {"start", (PyCFunction)clock_start, METH_NOARGS, PyDoc_STR("Start counting from zero.")},
     {"stop", (PyCFunction)clock_stop, METH_NOARGS,
      PyDoc_STR("Ticks and nanoseconds at the start and now; calls and ticks of the forward and of the update, incumbent "
                "and persistent calls; the segments' readings, as int64 ticks.")},
@@ -513,7 +513,7 @@ timed_call(PyObject *callable, PyObject *const *args, size_t count, PyObject *ke
     return run_canonical(self, args, count, keyword_names);
 }
 
-/* Whether an argument is a clock of a type's module, which may be read as one. Returns 0, or -1 with an exception. */
+/* Check that an argument is a clock of a type's module, which may be read as one. Returns 0, or -1 with an exception. */
 static int
 require_clock(PyTypeObject *type, PyObject *clock)
 {
@@ -587,7 +587,7 @@ timed_dealloc(Timed *self)
 
 static PyMemberDef timed_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Timed, vectorcall), READONLY, NULL},
-    {"callable", T_OBJECT_EX, offsetof(Timed, callable), READONLY, PyDoc_STR("In whose place this stands.")},
+    {"callable", T_OBJECT_EX, offsetof(Timed, callable), READONLY, PyDoc_STR("The wrapped object.")},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -612,8 +612,8 @@ static PyType_Spec timed_spec = {
 
 /* ---- TimedContract ------------------------------------------------------------------------------------------ */
 
-/* A layer's contract, timed when it is asked for its seam; there is one for each layer, so it is small: what a layer
- * alone uses has left the processor's caches when it is used again. */
+/* A layer's contract, timed when asked for its seam. Small, because there is one for each layer, and a layer's own
+ * memory has left the processor's caches when it is used again. */
 typedef struct {
     PyObject_HEAD
     ReplayClock *clock;
@@ -693,13 +693,13 @@ timed_contract_dealloc(TimedContract *self)
 }
 
 static PyMethodDef timed_contract_methods[] = {
-    {"forward", (PyCFunction)timed_contract_forward, METH_O, PyDoc_STR("What the contract answers.")},
-    {"update", (PyCFunction)timed_contract_update, METH_O, PyDoc_STR("What the contract answers.")},
+    {"forward", (PyCFunction)timed_contract_forward, METH_O, PyDoc_STR("The contract's answer.")},
+    {"update", (PyCFunction)timed_contract_update, METH_O, PyDoc_STR("The contract's answer.")},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef timed_contract_members[] = {
-    {"contract", T_OBJECT_EX, offsetof(TimedContract, contract), READONLY, PyDoc_STR("In whose place this stands.")},
+    {"contract", T_OBJECT_EX, offsetof(TimedContract, contract), READONLY, PyDoc_STR("The wrapped object.")},
     {NULL, 0, 0, 0, NULL},
 };
 

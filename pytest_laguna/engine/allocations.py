@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many allocations a replay makes, which the candidate must not change."""
+"""Counts the memory allocations of a replay; the candidate must not change them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 COUNTED_REPLAYS = 4
-"""Of the first watched replays; counting costs time, and a fifth would say nothing new."""
+"""Of the first watched replays: counting costs time, and a fifth count would add nothing."""
 
 
 class ReplayAllocations:
-    """Counts for the first replays that go through it.
+    """Counts the allocations of the first replays.
 
     Attributes:
-        counts: one for each of them, in their order.
+        counts: allocations of each counted replay, in order.
     """
 
     def __init__(self) -> None:
         self.counts: list[int] = []
 
     def replay(self, replay: Callable[[], Any]) -> Any:
-        """Run a replay and count, or only run it when there are enough counts."""
+        """Run a replay; count its allocations unless there are enough counts."""
         if len(self.counts) == COUNTED_REPLAYS:
             return replay()
         with _counting(self.counts):
@@ -35,7 +35,7 @@ class ReplayAllocations:
 
 @contextlib.contextmanager
 def _counting(counts: list[int]) -> Iterator[None]:
-    """Add the number of allocations made inside."""
+    """Append the number of allocations made inside the block."""
     if torch.accelerator.is_available():
         before = _allocated_on_device()
         yield
@@ -47,15 +47,15 @@ def _counting(counts: list[int]) -> Iterator[None]:
 
 
 def _allocated_on_device() -> int:
-    """Allocations that the caching allocator has served since the process began, on the current device."""
+    """Allocations served by the caching allocator on the current device since the process began."""
     return int(torch.accelerator.memory_stats()["allocation.all.allocated"])
 
 
 class NewMemory(TorchDispatchMode):
-    """Counts the dispatched operations that return new memory: a CPU has no allocator that tells.
+    """Counts storages returned by dispatched operations: a CPU has no allocator to ask.
 
     Attributes:
-        count: storages that were in a result and in no argument.
+        count: storages found in a result and in no argument.
     """
 
     def __init__(self) -> None:
@@ -74,6 +74,6 @@ class NewMemory(TorchDispatchMode):
 
 
 def _storages(values: Any) -> set[int]:
-    """The storages that hold anything."""
+    """Ids of the non-empty storages."""
     tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.numel()]
     return {tensor.untyped_storage()._cdata for tensor in tensors}  # noqa: SLF001 - torch 2.13: the storage's identity

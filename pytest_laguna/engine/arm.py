@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One arm in a fresh process: ``python -m pytest_laguna.engine.arm REQUEST.json RECORD.json``.
 
-Exactly one cold greedy generation is made and its record written, or there is no record and the last line of standard
-error says why, with the traceback beside where the record would be.
+Makes exactly one cold greedy generation and writes its record. If it fails there is no record: the last line of
+standard error gives the reason, and the traceback lies beside the record's place.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from pytest_laguna.evidence.schemas import read_model
 from . import arms, network, program
 
 _ENDING_SECONDS = 1.0
-"""A rank that is killed closes what it has open before it has ended: the error may come first."""
+"""A killed rank closes its connections before it has ended, so the error may come first."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the arm; the exit code is 0 only when its record is on disk."""
+    """Run the arm; return 0 only if its record is on disk."""
     if len(arguments) != 2:  # noqa: PLR2004
-        sys.stderr.write(f"{arms.FAILED}expected REQUEST.json RECORD.json, got {len(arguments)} arguments\n")
+        sys.stderr.write(f"{arms.FAILED}seen {len(arguments)} arguments; expected REQUEST.json RECORD.json\n")
         return 2
     program.end_quickly()
     request_path, record_path = (Path(argument) for argument in arguments)
     try:
         record = run(read_model(request_path, ArmRequest), Path(os.path.realpath(record_path.parent)))
         files.write_new(record_path, files.canonical_json(record.canonical()))
-    except Exception as error:  # noqa: BLE001 - whatever it was, it is told in one line
+    except Exception as error:  # noqa: BLE001 - every failure is told in one line
         record_path.with_suffix(".traceback").write_text(traceback.format_exc())
         told = "; ".join([f"{type(error).__name__}: {' '.join(str(error).split())}", *_ended_children()])
         sys.stderr.write(f"{arms.FAILED}{told}\n")
@@ -56,10 +56,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _ended_children() -> Iterator[str]:
-    """The ranks that have ended badly, which vLLM's own message does not name.
+    """Ranks that ended badly; vLLM's own message does not name them.
 
-    The library lists the living alone; whoever started a child that has died still holds it. vLLM freezes its heap when
-    an engine has started, and the collector does not list what is frozen.
+    ``multiprocessing`` lists live children only, but the parent still holds the objects of dead ones. vLLM freezes its
+    heap after start-up, and the collector does not list frozen objects.
     """
     gc.unfreeze()
     children = {held for held in gc.get_objects() if issubclass(type(held), BaseProcess)}
@@ -72,10 +72,10 @@ def _ended_children() -> Iterator[str]:
 
 
 def run(request: ArmRequest, directory: Path) -> ArmRecord:
-    """Load the pair, generate once, and say what happened.
+    """Load the pair, generate once, and return the record.
 
     Args:
-        request: what to run.
+        request: arm, models and prompt.
         directory: the arm's own.
 
     Raises:
@@ -95,7 +95,7 @@ def run(request: ArmRequest, directory: Path) -> ArmRecord:
     [output] = engine.generate([request.prompt], sampling, use_tqdm=False)
     done = time.monotonic()
     [completion] = output.outputs
-    # What vLLM does not tell is refused by the record: a prompt of no tokens, and None cached.
+    # The record refuses what vLLM leaves out: a prompt without tokens, and cached tokens of None.
     prompt_token_ids = output.prompt_token_ids or []
     cached_tokens: Any = output.num_cached_tokens
     token_ids = [int(token) for token in completion.token_ids]
@@ -141,7 +141,7 @@ def _versions() -> dict[str, str]:
 
 
 def _resolved(config: Any) -> dict[str, Any]:
-    """What vLLM made of the arguments, as plain values taken now: the configuration itself is a live object."""
+    """vLLM's resolved configuration as plain values, copied now because it is a live object."""
     compilation, speculative = config.compilation_config, config.speculative_config
     return {
         "architecture": config.model_config.architecture,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each arm is. Settings stand in the evidence, because the analysis looks for them; see ``arm_settings``."""
+"""Settings of each arm, re-exported from ``evidence.arm_settings``, where the analysis finds them too."""
 
 from __future__ import annotations
 
@@ -33,4 +33,4 @@ __all__ = [
 ]
 
 FAILED = "laguna-arm failed: "
-"""How the one line begins in which an arm says on standard error why it left no record."""
+"""Start of the line on standard error with the reason for a missing record."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the target's attention is handed and what it gives, seen from outside whatever serves it."""
+"""Inputs and outputs of the target's attention, observed outside its implementation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 KERNEL = "flash_attn_varlen_func"
-"""The name under which vLLM's FlashAttention backend calls its kernel, on every lane."""
+"""Name under which vLLM's FlashAttention backend calls its kernel, on every lane."""
 
 
 class HandedViews:
-    """The key and value tensors with which the kernel was called for one layer.
+    """Key and value tensors of one layer's kernel calls.
 
     The first pair is kept alive, so that no later tensor can have its identity.
 
@@ -31,7 +31,7 @@ class HandedViews:
         self.geometries: set[tuple[object, ...]] = set()
 
     def add(self, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Take one call's tensors."""
+        """Take the tensors of one call."""
         if self._first is None:
             self._first = (key, value)
         self.calls += 1
@@ -40,11 +40,11 @@ class HandedViews:
 
 
 class Signatures:
-    """With what arguments the kernel was called for one layer.
+    """Arguments of one layer's kernel calls.
 
     Attributes:
         calls: of the kernel.
-        tensors: the different sets of tensor arguments, as ``signed`` tells them.
+        tensors: distinct sets of tensor arguments, in the form of ``signed``.
     """
 
     def __init__(self) -> None:
@@ -54,11 +54,11 @@ class Signatures:
 
     @property
     def sha256(self) -> str:
-        """Over all arguments of all calls up to now, in the order of the calls."""
+        """SHA-256 over all arguments of all calls so far, in order."""
         return self._digest.hexdigest()
 
     def add(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-        """Take one call's arguments."""
+        """Take the arguments of one call."""
         named = {str(place): value for place, value in enumerate(arguments)} | dict(keywords)
         ordered = sorted(named.items())
         self._digest.update(repr([(name, signed(value)) for name, value in ordered]).encode())
@@ -67,7 +67,7 @@ class Signatures:
 
 
 def signed(value: Any) -> Any:
-    """What of an argument is the same in every process that does the same: all but its address and contents."""
+    """Part of an argument that is equal in every process with the same work: all but address and content."""
     if isinstance(value, torch.Tensor):
         place = (value.storage_offset(), value.device.type)
         return "tensor", tuple(value.shape), value.stride(), str(value.dtype), *place
@@ -79,21 +79,21 @@ def signed(value: Any) -> Any:
 
 
 class AttentionWatch:
-    """SHA-256 over the bytes of every output, in the order of the calls, and what each layer's kernel is handed.
+    """Digests attention outputs in the order of the calls, and records each layer's kernel arguments.
 
     Attributes:
-        calls: outputs that went into the digest.
-        layers: layers that are watched.
-        handed: by layer, for those whose kernel was called.
+        calls: outputs in the digest.
+        layers: watched layers.
+        handed: by layer, if its kernel was called.
         signatures: likewise.
     """
 
     def __init__(self, layers: Mapping[str, Any], kernels: Any) -> None:
-        """Watch vLLM's attention layers from now on, whatever implementation they have.
+        """Watch vLLM's attention layers from now on, whatever their implementation.
 
         Args:
             layers: vLLM's layers by name.
-            kernels: the module in which their implementation looks its kernel up.
+            kernels: module in which the implementation looks its kernel up.
         """
         self._digest = hashlib.sha256()
         self._current: str | None = None
@@ -108,7 +108,7 @@ class AttentionWatch:
 
     @property
     def sha256(self) -> str:
-        """The digest up to now."""
+        """SHA-256 over the bytes of all outputs so far."""
         return self._digest.hexdigest()
 
     def _watch_kernel(self, kernels: Any) -> None:
@@ -136,11 +136,11 @@ class AttentionWatch:
             self.add(keywords["output"], attn_metadata.num_actual_tokens)
             return returned
 
-        # On the object and not on its class: a break looks the method up anew at every replay.
+        # On the object, not on its class: a break looks the method up at every replay.
         implementation.forward = watched
 
     def add(self, output: torch.Tensor, tokens: int) -> None:
-        """Take the first ``tokens`` rows of an output; attention never writes the rows that pad a graph's batch."""
+        """Digest the first ``tokens`` rows of an output; attention never writes the rows that pad a graph's batch."""
         rows = output[:tokens].contiguous().view(torch.uint8).cpu()
         self._digest.update(rows.numpy().tobytes())
         self.calls += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graphs of a rank in the form of the evidence."""
+"""Captured graphs of a rank, in the form of the evidence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .compat import introspection
 
 
 def captured_graphs(worker: Any) -> list[CapturedGraph]:
-    """Every capture that a worker's process holds, the target's first."""
+    """Every capture in a worker's process, the target's first."""
     return [_described(capture) for capture in introspection.captures(worker)]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which card this process computes on, in the words of its lease: asked of the process and not of the lease."""
+"""Identity of the card that this process computes on, in its lease's terms, but asked of the process itself."""
 
 from __future__ import annotations
 
@@ -18,35 +18,31 @@ _MEMORY = re.compile(r"^drm-(?:total|resident)-vram\d*:\s+([1-9]\d*)\b", re.MULT
 
 
 def visible_cards(lane: Lane) -> int:
-    """How many accelerators torch counts; on the cpu lane, how many slots the process holds."""
+    """Number of accelerators that torch counts; on the cpu lane, of slots that the process holds."""
     if lane == "cpu":
         return len(_slots())
     return torch.accelerator.device_count()
 
 
 def require_one_card(lane: Lane) -> None:
-    """Refuse to run where there is a choice of cards.
-
-    Raises:
-        RuntimeError: the process sees more than one card, or none.
-    """
+    """Refuse a choice of cards: raise RuntimeError unless the process sees exactly one."""
     visible = visible_cards(lane)
     if visible != 1:
-        message = f"{lane}: this process sees {visible} cards; expected one; start it under the lease of one card"
+        message = f"{lane}: seen {visible} cards in this process; expected one; start it under the lease of one card"
         raise RuntimeError(message)
 
 
 def card_identity(lane: Lane) -> str:
     """The one card that this process computes on, as its lease names it: slot, UUID or PCI address.
 
-    To be called after memory of the card has been taken.
+    Call it after the process has allocated memory on the card.
 
     Raises:
-        RuntimeError: there is more than one, or none.
+        RuntimeError: it computes on several cards, or on none.
     """
     found = _IDENTITIES[lane]()
     if len(found) != 1:
-        message = f"{lane}: this process has memory of the cards {found}; expected one; see what else it computes on"
+        message = f"{lane}: seen memory of cards {found} in this process; expected one; see what else it computes on"
         raise RuntimeError(message)
     return found[0]
 
@@ -56,18 +52,18 @@ def _slots() -> list[str]:
 
 
 def _cuda_uuids() -> list[str]:
-    """As NVML writes them, which the lease's identities are from."""
+    """UUIDs in NVML's form, as a lease has them."""
     count = torch.accelerator.device_count()
     return [f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in range(count)]
 
 
 def drm_addresses(fdinfo: Path = _FDINFO) -> list[str]:
-    """PCI addresses of the cards in whose own memory this process has something, by the kernel's driver.
+    """PCI addresses of the cards whose own memory this process uses, from the kernel's driver.
 
-    Level Zero opens every card of the host, mask or none, so that an open file alone says nothing.
+    Level Zero opens every card of the host, masked or not, so an open file alone proves nothing.
 
     Args:
-        fdinfo: where the kernel describes a process's open files. Source: Linux, "DRM client usage stats".
+        fdinfo: directory that describes a process's open files. Source: Linux, "DRM client usage stats".
     """
     texts = [_text(entry) for entry in fdinfo.iterdir()]
     return sorted({address for text in texts if _MEMORY.search(text) for address in _ADDRESS.findall(text)})
@@ -76,7 +72,7 @@ def drm_addresses(fdinfo: Path = _FDINFO) -> list[str]:
 def _text(entry: Path) -> str:
     try:
         return entry.read_text(errors="replace")
-    except FileNotFoundError:  # the one by which the directory itself was listed
+    except FileNotFoundError:  # the descriptor of the listing itself
         return ""
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the event profile costs the replay that it measures: replays without and with it in turn, by one clock.
+"""Measures the cost of the event profile: replays without and with it in turn, by one clock.
 
-A round is three replays: as they are, with a host clock reading at each boundary, and with the events. The readings are
-needed to tell whether all kinds are slowed alike; what they cost themselves is recorded. The order turns from round to
-round, so that a growing context and a drifting host meet all three alike.
+A round is three replays: plain, with a host clock reading at each boundary, and with the events. The readings tell
+whether all kinds are slowed alike; their own cost is recorded too. The order rotates from round to round, so that a
+growing context and a drifting host meet all three alike.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class FitnessProfiler(Instrument):
     """Takes the rounds from the first replays after ``start``.
 
     Attributes:
-        rounds: how many are to be taken.
+        rounds: number to take.
     """
 
     def __init__(self, subject: Subject, timeline: Timeline, directory: Directory, rounds: int) -> None:
-        """Change nothing yet; arguments as of an ``Instrument``, and how many rounds."""
+        """Store the arguments, those of an ``Instrument`` and the number of rounds; change nothing yet."""
         super().__init__(subject, timeline, directory)
         self._due = itertools.cycle(itertools.chain.from_iterable(_ORDER))
         self._whole: dict[str, int] = {}
@@ -40,7 +40,7 @@ class FitnessProfiler(Instrument):
         self.rounds = rounds
 
     def replay(self, replay: Replay) -> object:
-        """One replay in the way that is due; what is put in its place for it is outside the time."""
+        """Run one replay in the way that is due; its set-up is outside the measured time."""
         self._subject.require_captured()
         way = next(self._due)
         if way == PLAIN:
@@ -53,7 +53,7 @@ class FitnessProfiler(Instrument):
         return returned
 
     def _timed(self, way: str, replay: Replay) -> object:
-        self._timeline.synchronize()  # what was submitted before is not the replay's
+        self._timeline.synchronize()  # earlier work must not count for the replay
         begin = time.perf_counter_ns()
         returned = replay()
         self._timeline.synchronize()
@@ -76,7 +76,7 @@ class FitnessProfiler(Instrument):
         return returned
 
     def _with_events(self, replay: Replay) -> object:
-        """The events are made before it, as the profile makes them."""
+        """Create the events before the replay, as the profile does."""
         loop = EventLoop(self._subject.segments, self._timeline, f"rank {self._subject.rank}, fitness")
         with self._subject.batch.inside(loop.run, unchanged):
             returned = self._timed(EVENTS, replay)

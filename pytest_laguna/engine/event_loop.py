@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run over a replay's segments with an event before the first and after each, and what the events say."""
+"""One run over a replay's segments, with an event before the first and after each, and the times between them."""
 
 from __future__ import annotations
 
@@ -16,59 +16,43 @@ Replay = Callable[[], object]
 
 
 def unchanged(wait: Replay) -> None:
-    """The wait for offloaded weights, as it is."""
+    """Wait for offloaded weights as usual."""
     wait()
 
 
 def frozen_stream(timeline: Timeline, where: str) -> Hashable:
-    """The stream that is current, from now on the one that is measured.
-
-    Args:
-        timeline: whose it is.
-        where: how an error begins.
-
-    Raises:
-        ProfileError: there is none.
-    """
+    """The current stream, to be measured from now on; raises ProfileError, about ``where``, if there is none."""
     try:
         return timeline.current()
     except (RuntimeError, ValueError, AttributeError) as error:
-        message = f"{where}: no stream to measure ({' '.join(str(error).split())}); expected a current one"
+        message = f"{where}: seen no stream to measure ({' '.join(str(error).split())}); expected a current one"
         raise ProfileError(message) from error
 
 
 def require_complete(events: Sequence[TimedEvent], where: str) -> None:
-    """After the synchronise the stream has come to every event.
-
-    Raises:
-        ProfileError: it has not.
-    """
+    """Require every event to be complete after the synchronise; raises ProfileError, which ``where`` begins."""
     for index, event in enumerate(events):
         if not event.is_complete():
-            raise ProfileError(f"{where}: event {index} is not complete after the synchronise")
+            raise ProfileError(f"{where}: seen event {index} incomplete after the synchronise; expected it complete")
 
 
 def nanoseconds(earlier: TimedEvent, later: TimedEvent, what: str) -> int:
-    """From one complete event to a later one; ``what`` is how an error begins.
-
-    Raises:
-        ProfileError: the duration is not finite, or negative.
-    """
+    """Nanoseconds from one complete event to a later one; raises ProfileError, about ``what``, unless finite from 0."""
     milliseconds = earlier.milliseconds_until(later)
     if not math.isfinite(milliseconds) or milliseconds < 0:
-        message = f"{what} of {milliseconds} ms; expected a finite duration from 0"
+        message = f"{what}: seen {milliseconds} ms; expected a finite duration from 0"
         raise ProfileError(message)
     return round(milliseconds * 1_000_000)
 
 
 class Intervals(NamedTuple):
-    """What one run measured, in integer nanoseconds.
+    """Times of one run, in integer nanoseconds.
 
     Attributes:
         interval_ns: from each event to the next.
-        span_ns: from the first event to the last, asked of the clock itself.
-        boundary_ns: host clock right before each event was recorded, since the first.
-        synchronised_ns: host clock when the synchronise had returned, since the same moment.
+        span_ns: from the first event to the last, measured by the clock itself.
+        boundary_ns: host clock just before each event was recorded, since the first.
+        synchronised_ns: host clock after the synchronise, since the same moment.
     """
 
     interval_ns: list[int]
@@ -80,21 +64,12 @@ class Intervals(NamedTuple):
 class EventLoop:
     """Runs once.
 
-    Between the events there is nothing but the segment, the comparison of the stream's identity and a reading of the
-    host's clock: no synchronise, no wait, no copy, no hash. One synchronise follows the last event.
+    Between the events lie only the segment, the comparison of the stream's identity and a reading of the host's clock:
+    no synchronise, no wait, no copy, no hash. One synchronise follows the last event.
     """
 
     def __init__(self, segments: Sequence[Replay], timeline: Timeline, where: str) -> None:
-        """Freeze the stream that is current, and make the events on it.
-
-        Args:
-            segments: what a replay runs, in order.
-            timeline: what takes the times.
-            where: how an error begins.
-
-        Raises:
-            ProfileError: there is no stream to measure.
-        """
+        """Freeze the current stream, and create its events; raises ProfileError, about ``where``, without a stream."""
         self._segments = list(segments)
         self._timeline = timeline
         self._where = where
@@ -105,22 +80,18 @@ class EventLoop:
 
     @property
     def stream(self) -> Stream:
-        """The frozen one."""
+        """The frozen stream."""
         return self._timeline.identity(self._stream)
 
     @property
     def recorded(self) -> int:
-        """How many events have been recorded."""
+        """Number of recorded events."""
         return max(0, len(self._stamps) - 1) if self._ran else len(self._stamps)
 
     def run(self) -> None:
-        """The loop of vLLM's replay.
-
-        Raises:
-            ProfileError: it has run before, or another stream is current before or after a segment.
-        """
+        """Run the segments, in place of vLLM's own loop; raises ProfileError in a second run or on another stream."""
         if self._stamps:
-            raise ProfileError(f"{self._where}: a second run; expected each event to be recorded once")
+            raise ProfileError(f"{self._where}: seen a second run; expected each event to be recorded once")
         now, add, current, stream = time.perf_counter_ns, self._stamps.append, self._timeline.current, self._stream
         events = iter(self._events)
         add(now())
@@ -138,13 +109,9 @@ class EventLoop:
         self._ran = True
 
     def read(self) -> Intervals:
-        """What the events say.
-
-        Raises:
-            ProfileError: an event is not complete, or a duration is not finite, or negative.
-        """
+        """Times between the events; raises ProfileError if an event is missing, or a time is negative or not finite."""
         if not self._ran:
-            raise ProfileError(f"{self._where}: {self.recorded} of {len(self._events)} events; expected all of them")
+            raise ProfileError(f"{self._where}: seen {self.recorded} of {len(self._events)} events; expected all")
         require_complete(self._events, self._where)
         pairs = enumerate(itertools.pairwise(self._events))
         start = self._stamps[0]
@@ -157,5 +124,5 @@ class EventLoop:
 
     def _drifted(self, when: str, index: int) -> None:
         now = self._timeline.identity(self._timeline.current())
-        message = f"{self._where}: {now} {when} segment {index}; expected {self.stream}"
+        message = f"{self._where}: seen {now} {when} segment {index}; expected {self.stream}"
         raise ProfileError(message)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times one replay of the target's graph by events on its stream, writes the profile, and is gone for ever.
+"""Times one replay of the target's graph by events on its stream, writes the profile, and removes itself.
 
 Source: the preregistration of the current-stream event profile.
 """
@@ -23,56 +23,53 @@ from .profile_directory import ProfileError
 from .timeline import Timeline
 
 _ATTEMPTED: set[tuple[Path, int]] = set()
-"""Root and rank of every attempt of this process: there is one each, whatever became of it."""
+"""Root and rank of every attempt of this process; a second attempt is refused, however the first ended."""
 
 
 class Batch(Protocol):
-    """A captured batch; ``compat.replay.CapturedBatch``."""
+    """A captured batch, such as ``compat.replay.CapturedBatch``."""
 
     descriptor: str
     tokens: int
     segments: list[Replay]
 
     def around(self, whole: Callable[[Replay], object]) -> contextlib.AbstractContextManager[None]:
-        """Each replay is run by ``whole``."""
+        """Run each replay by ``whole`` inside the block."""
 
     def inside(
         self, loop: Callable[[], None], offloader: Callable[[Replay], None]
     ) -> contextlib.AbstractContextManager[None]:
-        """Its parts are run by these."""
+        """Run the parts of each replay by these inside the block."""
 
 
 class Directory(Protocol):
-    """Where the file goes; ``profile_directory.ProfileDirectory``."""
+    """Destination of a rank's file, such as ``profile_directory.ProfileDirectory``."""
 
     root: Path
 
     def write(self, content: bytes) -> str:
-        """Write this rank's file, once; its SHA-256."""
+        """Write this rank's file, once; return its SHA-256."""
 
 
 class Subject:
-    """What is measured: a captured batch whose segments are those that were asked for.
+    """A captured batch to measure, with the expected segments.
 
     Attributes:
-        batch: whose replays are measured.
-        segments: of it, as they were when it was looked at first.
-        kinds: of its segments.
-        rank: that it belongs to.
-        world_size: how many ranks there are.
+        batch: its replays are measured.
+        segments: of the batch, at construction.
+        kinds: of the segments.
+        rank: owner of the batch.
+        world_size: number of ranks.
     """
 
     def __init__(self, batch: Batch, kinds: Sequence[SegmentKind], order: str, place: tuple[int, int]) -> None:
-        """Look at it.
+        """Check the batch; raises ProfileError for another size, topology or place.
 
         Args:
-            batch: whose replays are measured.
+            batch: its replays are measured.
             kinds: of its segments.
-            order: SHA-256 of the kinds that are expected, in their order.
+            order: expected SHA-256 of the kinds, in order.
             place: rank and world size.
-
-        Raises:
-            ProfileError: it is of another size, topology or place than expected.
         """
         self.rank, self.world_size = place
         self.batch = batch
@@ -89,11 +86,7 @@ class Subject:
             self.refuse(f"the segments in order {order}", seen)
 
     def require_captured(self) -> None:
-        """A replay runs what was captured, segment for segment.
-
-        Raises:
-            ProfileError: it does not.
-        """
+        """Require the captured segments, one by one; raises ProfileError if a replay would run others."""
         now = self.batch.segments
         if now == self.segments:
             return
@@ -104,25 +97,19 @@ class Subject:
             self.refuse("the segments that were captured", f"another segment {same.index(False)}")
 
     def refuse(self, expected: str, seen: str) -> NoReturn:
-        """Say what is wrong."""
-        raise ProfileError(f"rank {self.rank}, event profile: expected {expected}, seen {seen}")
+        """Raise ProfileError."""
+        raise ProfileError(f"rank {self.rank}, event profile: seen {seen}; expected {expected}")
 
 
 class Instrument(abc.ABC):
-    """What measures a subject's replays: one start, one file of its rank, and then the plain path for ever.
+    """Measures a subject's replays: starts once, writes one file of its rank, then leaves the plain path for good.
 
     Attributes:
-        sha256: digest of the file that was written; None until then.
+        sha256: digest of the written file; None before.
     """
 
     def __init__(self, subject: Subject, timeline: Timeline, directory: Directory) -> None:
-        """Change nothing yet.
-
-        Args:
-            subject: what is measured.
-            timeline: what takes the times.
-            directory: where the file goes.
-        """
+        """Store the arguments; change nothing yet."""
         self._subject = subject
         self._timeline = timeline
         self._directory = directory
@@ -131,11 +118,7 @@ class Instrument(abc.ABC):
         self.sha256: str | None = None
 
     def start(self, then: Callable[[], None]) -> None:
-        """Measure the next replays; after the last the plain path is restored and ``then`` called.
-
-        Raises:
-            ProfileError: it was started before.
-        """
+        """Measure the next replays; after the last, restore the plain path and call ``then``; once, or ProfileError."""
         if self._hooks is not None:
             self._subject.refuse("one start", "a second one")
         self._then = then
@@ -144,11 +127,11 @@ class Instrument(abc.ABC):
             self._hooks = hooks.pop_all()
 
     def _put(self, hooks: contextlib.ExitStack) -> None:
-        """Put what measures around the replays."""
+        """Install the measurement around the replays."""
         hooks.enter_context(self._subject.batch.around(self._measured))
 
     def _measured(self, replay: Replay) -> object:
-        """One replay. After an error nothing is measured any more."""
+        """Run one replay; an error ends the measurement."""
         try:
             return self.replay(replay)
         except BaseException:
@@ -160,7 +143,7 @@ class Instrument(abc.ABC):
         """Measure one replay, and ``finish`` after the last."""
 
     def finish(self, profile: Schema) -> None:
-        """Restore the plain path, write, and say so."""
+        """Restore the plain path, write the profile and call ``then``."""
         self._restore()
         self.sha256 = self._directory.write(files.canonical_json(profile.canonical()))
         if self._then is not None:
@@ -172,7 +155,7 @@ class Instrument(abc.ABC):
 
     @property
     def started(self) -> bool:
-        """Whether it was."""
+        """True after ``start``."""
         return self._hooks is not None
 
 
@@ -180,11 +163,7 @@ class EventProfiler(Instrument):
     """Measures the first replay after ``start``, and no other."""
 
     def __init__(self, subject: Subject, timeline: Timeline, directory: Directory) -> None:
-        """Claim the one attempt of this root and rank; arguments as of an ``Instrument``.
-
-        Raises:
-            ProfileError: this process has attempted it before.
-        """
+        """Claim the one attempt of this root and rank; raises ProfileError if this process has attempted it before."""
         super().__init__(subject, timeline, directory)
         claim = (directory.root, subject.rank)
         if claim in _ATTEMPTED:
@@ -193,11 +172,7 @@ class EventProfiler(Instrument):
         self._loop: EventLoop | None = None
 
     def replay(self, replay: Replay) -> object:
-        """The one replay.
-
-        Raises:
-            ProfileError: it was not one whole replay of what was captured, on one stream.
-        """
+        """Measure the one replay; raises ProfileError unless it runs the captured segments once, on one stream."""
         subject = self._subject
         if not self.started:
             subject.refuse("a start before the replay", "none")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events at the drawn intervals of many replays, so few that the replays stay what they are.
+"""Events at a few drawn intervals of many replays, so that they hardly change the replays.
 
-Nothing is read before the last replay: no synchronise and no look at an event lies between two replays.
+Nothing is read before the last replay: no synchronise and no query of an event lies between two replays.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from .timeline import Timeline
 
 
 class SparseLoop:
-    """One run over a replay's segments, with an event on both sides of each chosen one."""
+    """One run over a replay's segments, with an event before and after each chosen one."""
 
     def __init__(self, segments: Sequence[Replay], chosen: Sequence[int], timeline: Timeline) -> None:
-        """Make the events on the current stream, and lay out what runs.
+        """Create the events on the current stream, and lay out the steps.
 
         Args:
-            segments: what a replay runs, in order.
-            chosen: indices of those that are measured, in order.
-            timeline: what takes the times.
+            segments: of a replay, in order.
+            chosen: indices of the measured ones, in order.
+            timeline: takes the times.
         """
         self._events = timeline.events(2 * len(chosen))
         self.ran = False
@@ -38,20 +38,13 @@ class SparseLoop:
         self._steps += segments[done:]
 
     def run(self) -> None:
-        """The loop of vLLM's replay."""
+        """Run the steps, in place of the loop of vLLM's replay."""
         for step in self._steps:
             step()
         self.ran = True
 
     def read(self, where: str) -> list[int]:
-        """Nanoseconds of the chosen segments, once the device is done.
-
-        Args:
-            where: how an error begins.
-
-        Raises:
-            ProfileError: an event is not complete, or a duration is not finite, or negative.
-        """
+        """Nanoseconds of the chosen segments, once the device is done; raises ProfileError like ``EventLoop.read``."""
         require_complete(self._events, where)
         pairs = zip(self._events[::2], self._events[1::2], strict=True)
         return [nanoseconds(*pair, f"{where}: interval {number}") for number, pair in enumerate(pairs)]
@@ -61,11 +54,11 @@ class SparseProfiler(Instrument):
     """Measures a few intervals of each of the first replays after ``start``.
 
     Attributes:
-        replays: how many are to be measured.
+        replays: number to measure.
     """
 
     def __init__(self, subject: Subject, timeline: Timeline, directory: Directory, replays: int) -> None:
-        """Draw the intervals; arguments as of an ``Instrument``, and how many replays."""
+        """Draw the intervals; arguments as of an ``Instrument``, and the number of replays."""
         super().__init__(subject, timeline, directory)
         self._where = f"rank {subject.rank}, sparse event profile"
         self._stream: Hashable | None = None
@@ -80,16 +73,16 @@ class SparseProfiler(Instrument):
         hooks.enter_context(self._subject.batch.inside(self._run, unchanged))
 
     def _run(self) -> None:
-        """The loop of vLLM's replay."""
+        """Run the due loop, in place of vLLM's."""
         if self._loop is None:
             self._subject.refuse("a loop within a measured replay", "one outside")
         self._loop.run()
 
     def replay(self, replay: Replay) -> object:
-        """One replay. The first one's stream is that of all, and before it all events are made.
+        """Measure one replay; the first fixes the stream and creates all events.
 
         Raises:
-            ProfileError: it does not run what was captured, or on another stream.
+            ProfileError: it runs other segments than the captured ones, or on another stream.
         """
         self._subject.require_captured()
         stream = self._stream = self._begin() if self._stream is None else self._stream

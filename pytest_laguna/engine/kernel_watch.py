@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM's FlashAttention backend hands its two kernels, and which torch operators they run, seen from outside."""
+"""Inputs of vLLM's two FlashAttention kernels, and the torch operators they run, observed from outside."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pytest_laguna.evidence.parity import KernelCalls, TensorGeometry
 ATTENTION = "flash_attn_varlen_func"
 UPDATE = "reshape_and_cache_flash"
 CACHE_ARGUMENTS: Mapping[str, tuple[str, str]] = {ATTENTION: ("k", "v"), UPDATE: ("key_cache", "value_cache")}
-"""By the name under which vLLM's backend calls a kernel, on every lane: its parameters for the layer's two aliases."""
+"""Parameters for the layer's two aliases, by the name under which vLLM's backend calls a kernel on every lane."""
 
 
 class HandedCalls:
-    """The calls of one kernel for one layer.
+    """Calls of one kernel for one layer.
 
     The first pair of tensors is kept alive, so that no later tensor can have its identity.
     """
@@ -36,7 +36,7 @@ class HandedCalls:
         self.operators: Counter[str] = Counter()
 
     def add(self, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Take one call's tensors."""
+        """Take the tensors of one call."""
         if self._first is None:
             self._first = (key, value)
             self._geometry = (geometry(key), geometry(value))
@@ -45,13 +45,9 @@ class HandedCalls:
         self._places.add((*_place(key), *_place(value)))
 
     def report(self) -> KernelCalls:
-        """What was seen.
-
-        Raises:
-            RuntimeError: the kernel was never called.
-        """
+        """Summary of the calls; raises RuntimeError if there was none."""
         if self._geometry is None:
-            raise RuntimeError("a kernel that was watched was never called; attention must have run elsewhere")
+            raise RuntimeError("watched kernel: seen no call; expected attention to run through it")
         return KernelCalls(
             calls=self._calls,
             same_objects=self._same_objects,
@@ -63,21 +59,14 @@ class HandedCalls:
 
 
 class KernelWatch:
-    """Stands in front of both kernels from now on, for whatever implementation looks them up at each call.
+    """Wraps both kernels from now on, for any implementation that looks them up at each call.
 
     Attributes:
-        functions: the kernels themselves, by the name under which they are called.
+        functions: the unwrapped kernels, by the name under which they are called.
     """
 
     def __init__(self, kernels: ModuleType) -> None:
-        """Watch the kernels.
-
-        Args:
-            kernels: the module in which vLLM's backend looks them up.
-
-        Raises:
-            RuntimeError: one of them is not there: this platform has no such kernel.
-        """
+        """Wrap the kernels in the module of vLLM's backend; raises RuntimeError if this platform lacks one."""
         self._layer: object = None
         self._handed: dict[tuple[object, str], HandedCalls] = {}
         self.functions = {name: _found(kernels, name) for name in CACHE_ARGUMENTS}
@@ -98,7 +87,7 @@ class KernelWatch:
 
     @contextlib.contextmanager
     def of(self, layer: object) -> Iterator[None]:
-        """Count what is called meanwhile as this layer's."""
+        """Count calls inside the block as this layer's."""
         self._layer = layer
         try:
             yield
@@ -106,16 +95,12 @@ class KernelWatch:
             self._layer = None
 
     def calls(self, layer: object, kernel: str) -> KernelCalls:
-        """What a layer handed one of the kernels.
-
-        Raises:
-            RuntimeError: nothing: the kernel was never called for it.
-        """
+        """Calls of one kernel for a layer; raises RuntimeError if there was none."""
         return self._handed.get((layer, kernel), HandedCalls()).report()
 
 
 def geometry(tensor: torch.Tensor) -> TensorGeometry:
-    """How a tensor lies in its storage."""
+    """Shape, strides, offset and dtype of a tensor in its storage."""
     return TensorGeometry(
         shape=list(tensor.shape),
         stride=list(tensor.stride()),
@@ -132,7 +117,7 @@ def _found(kernels: ModuleType, name: str) -> Callable[..., Any]:
     function = getattr(kernels, name, None)
     if function is None:
         message = (
-            f"{kernels.__name__} has no {name} on this platform, where vLLM imports it for some platforms only; "
+            f"{kernels.__name__}: seen no {name}, which vLLM imports for some platforms only; "
             "expected the lane's kernel"
         )
         raise RuntimeError(message)
@@ -141,7 +126,7 @@ def _found(kernels: ModuleType, name: str) -> Callable[..., Any]:
 
 
 class _Counting(TorchDispatchMode):
-    """Counts the operators that reach torch's dispatcher, by name; it changes nothing of what they compute."""
+    """Counts the operators in torch's dispatcher, by name, without changing their results."""
 
     def __init__(self, counted: Counter[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

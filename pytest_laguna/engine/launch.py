@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an arm's process is told, and what is made of its end. Imports neither torch nor vLLM."""
+"""Starts the engine's programs, and judges how their processes ended. Imports neither torch nor vLLM."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .tiny_pair import shape
 from .tiny_pair.prompts import gate_2_prompts
 
 TINY_PAIR_LAYERS = shape.LAYERS
-"""Of the target, unless a pair of another depth is asked for."""
+"""Default depth of the target."""
 TINY_PAIR_VLLM = shape.VLLM
-"""The version that a pair is written for, unless another is named."""
+"""Default version of vLLM for a pair."""
 TINY_PAIR_HIDDEN = shape.HIDDEN
 """Hidden size of a pair of width 1."""
 TINY_PAIR_PROMPTS = gate_2_prompts()
-"""The texts that an arm may continue, by name."""
+"""Texts for an arm to continue, by name."""
 
 Record = TypeVar("Record", bound=Schema)
 
@@ -39,36 +39,36 @@ class Runner(Protocol):
     def __call__(
         self, argv: Sequence[str], variables: Mapping[str, str], directory: Path, deadline_seconds: float
     ) -> ProcessRecord:
-        """Run it, and record how it ended.
+        """Run the program and record its end.
 
         Args:
-            argv: the program, as an absolute path, and its arguments.
-            variables: what decides its result; where things are is added, and nothing is inherited.
-            directory: its own, where ``stdout.log`` and ``stderr.log`` are made.
-            deadline_seconds: after which it is ended with everything below it.
+            argv: absolute path of the program, and its arguments.
+            variables: its environment. Private directories are added, and nothing is inherited.
+            directory: gets ``stdout.log`` and ``stderr.log``.
+            deadline_seconds: time until it is ended with all its descendants.
         """
 
 
 class ArmFailedError(NotProvenError):
-    """An arm that left no record: how its process ended, and the line in which it said why."""
+    """An arm left no record; says how its process ended, and the reason it gave."""
 
 
 class ArmSurvivedError(AssertionError):
-    """An arm of which something was left running: a broken contract, whatever it computed."""
+    """An arm left a process running: a broken contract, whatever it computed."""
 
 
 class ArmUnprovenError(ArmSurvivedError, NotProvenError):
-    """An arm of which something may have been left running: nobody saw the end of all of it."""
+    """An arm may have left a process running: nobody saw all of its processes end."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TinyPair:
-    """The tiny target and draft that every lane's rehearsal runs on.
+    """The tiny target and draft of every lane's rehearsal.
 
     Attributes:
         target: folder of the target model.
         draft: folder of the draft model.
-        prompts: by name; docs/tiny-pair.md says how sure the target is after each, and what becomes of the drafts.
+        prompts: by name; docs/tiny-pair.md has the target's margins and the accepted drafts for each.
     """
 
     target: Path
@@ -87,22 +87,22 @@ def build_tiny_pair(  # noqa: PLR0913
     deadline_seconds: float,
     run: Runner,
 ) -> TinyPair:
-    """Write the tiny pair into a new directory, in a process of its own because that needs torch.
+    """Write the tiny pair into a new directory, in a separate process because that needs torch.
 
     Args:
-        directory: made here with mode 0700.
+        directory: created here with mode 0700.
         layers: of the target, a multiple of four and at least eight; 12 make a quick pair.
-        tensor_parallel_size: ranks that the pair is made for, 1, 2 or 4; each holds two KV heads.
-        width: times the hidden size, 1, 4, 16 or 64; the function stays the same.
-        vllm: the version that is to read it.
-        interpreter: a Python that has torch and safetensors.
-        deadline_seconds: after which the process is ended.
+        tensor_parallel_size: ranks of the pair, 1, 2 or 4; each holds two KV heads.
+        width: factor on the hidden size, 1, 4, 16 or 64; the function stays the same.
+        vllm: version to read it.
+        interpreter: a Python with torch and safetensors.
+        deadline_seconds: limit of the process.
         run: runs it.
 
     Raises:
         FileExistsError: the directory exists.
         ArmFailedError: it could not be written, or its bytes are not the shipped ones.
-        ArmSurvivedError: something of it was left running, or that may be.
+        ArmSurvivedError: a process was, or may have been, left running.
     """
     directory.mkdir(mode=files.PRIVATE_DIRECTORY)
     pair = directory / "pair"
@@ -120,17 +120,17 @@ def run_arm(
     """Run one arm and read its record.
 
     Args:
-        request: what the arm is told.
-        directory: made here with mode 0700; everything that the arm writes is below it.
-        interpreter: the Python that has the lane's vLLM.
-        deadline_seconds: after which the arm is ended with everything below it.
+        request: content of the arm's request file.
+        directory: created here with mode 0700; gets all files of the arm.
+        interpreter: the Python with the lane's vLLM.
+        deadline_seconds: time until the arm is ended with all its descendants.
         run: runs it.
 
     Raises:
-        FileExistsError: the directory exists; an arm's directory is never used twice.
-        ArmFailedError: it exited with another status than 0, or was ended.
-        ArmSurvivedError: something of it was left running, or that may be.
-        UnusableEvidenceError: its record is not one, or answers another request.
+        FileExistsError: the directory exists; no two arms share one.
+        ArmFailedError: the arm exited with another status than 0, or was ended.
+        ArmSurvivedError: a process was, or may have been, left running.
+        UnusableEvidenceError: the record is malformed, or answers another request.
     """
     directory.mkdir(mode=files.PRIVATE_DIRECTORY)
     if arms.profile(request, directory):
@@ -149,17 +149,14 @@ def run_packet(
     """Run one parity packet and read its record.
 
     Args:
-        request: what the packet is told.
-        directory: made here with mode 0700, as an arm's.
-        interpreter: the Python that has the lane's vLLM.
-        deadline_seconds: after which the packet is ended with everything below it.
+        request: content of the packet's request file.
+        directory: created here with mode 0700, as an arm's.
+        interpreter: the Python with the lane's vLLM.
+        deadline_seconds: time until the packet is ended with all its descendants.
         run: runs it, and shows it one card.
 
     Raises:
-        FileExistsError: the directory exists; a packet's directory is never used twice.
-        ArmFailedError: it exited with another status than 0, or was ended.
-        ArmSurvivedError: something of it was left running, or that may be.
-        UnusableEvidenceError: its record is not one, or answers another request.
+        FileExistsError, ArmFailedError, ArmSurvivedError, UnusableEvidenceError: as ``run_arm``.
     """
     directory.mkdir(mode=files.PRIVATE_DIRECTORY)
     what, variables = f"packet {request.rank}", packets.environment(request)
@@ -171,14 +168,14 @@ def run_packet(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Program:
-    """A program of the engine that answers a request file with a record file.
+    """A program of the engine; answers a request file with a record file.
 
     Attributes:
-        module: the program.
-        what: how an error calls it.
-        interpreter: the Python that has the lane's vLLM.
-        variables: what decides its result.
-        deadline_seconds: after which it is ended.
+        module: name of the program.
+        what: subject of error messages.
+        interpreter: the Python with the lane's vLLM.
+        variables: its environment.
+        deadline_seconds: limit of its process.
     """
 
     module: str
@@ -188,7 +185,7 @@ class _Program:
     deadline_seconds: float
 
     def ask(self, request: Schema, record: type[Record], directory: Path, run: Runner) -> Record:
-        """Run it in its directory and read what it wrote; see ``run_arm`` for what is raised."""
+        """Run it in its directory and read its record; raises what ``run_arm`` raises."""
         request_path, record_path = directory / "request.json", directory / "record.json"
         files.write_new(request_path, files.canonical_json(request.canonical()))
         argv = [str(self.interpreter), "-P", "-m", self.module, str(request_path), str(record_path)]
@@ -199,7 +196,7 @@ class _Program:
 
 def _require_answer(answered: Schema, asked: Schema, directory: Path) -> None:
     if answered != asked:
-        message = f"{directory / 'record.json'}: answers another request than {directory / 'request.json'}"
+        message = f"{directory / 'record.json'}: seen an answer to another request; expected one to request.json"
         raise UnusableEvidenceError(message)
 
 
@@ -217,6 +214,6 @@ def _require_clean(process: ProcessRecord, what: str, directory: Path) -> None:
 
 
 def _reason(said: Sequence[str]) -> str:
-    """The line in which the arm said why, or its last one: a process that dies by a signal says nothing."""
+    """The arm's own line about its failure, or its last one: a process killed by a signal gives no reason."""
     why = (line for line in reversed(said) if line.startswith((arms.FAILED, packets.FAILED)))
     return next(why, said[-1] if said else "nothing on standard error")

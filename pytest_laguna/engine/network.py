@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes a process out of the host's network for good: into a namespace of its own, in which there is loopback alone.
+"""Moves a process out of the host's network for good, into a namespace with nothing but loopback.
 
-What is started later is in it too, so nothing that an arm runs can reach another host. It needs no privilege where the
-kernel lets a user make namespaces; where it lets nobody, the process stays as it was and nothing is claimed.
+Later children are in it too, so nothing in an arm can reach another host. No privilege is needed if the kernel lets
+users create namespaces; if it does not, the process stays as it was and no isolation is claimed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _REQUEST = "16sH22x"
 
 
 def isolate() -> NetworkIsolation | None:
-    """Leave the host's network; to be called before the process has a second thread.
+    """Leave the host's network; call it before the process has a second thread.
 
     Returns:
-        Where the process is now; None where the kernel does not let it leave, or leaves it without a loopback: a child
-        has tried before, since there is no way back.
+        The new namespace; None if the kernel does not let the process leave, or gives it no loopback. As there is no
+        way back, a child tries first.
 
     Raises:
-        OSError: what the child could do failed.
+        OSError: the child succeeded, this process failed.
     """
     if not _child_can():
         return None
@@ -49,23 +49,23 @@ def _child_can() -> bool:
     if not child:
         try:
             _leave()
-        except BaseException:  # noqa: BLE001 - whatever it was, the child ends here
+        except BaseException:  # noqa: BLE001 - the child must end here, whatever happened
             os._exit(1)
         os._exit(0)
     return os.waitpid(child, 0)[1] == 0
 
 
 def _leave() -> None:
-    """Into a namespace with loopback alone: with privilege just that, without in a user namespace of its own.
+    """Enter a namespace with loopback alone; without privilege, inside a new user namespace.
 
-    A privileged process keeps its user namespace, and so all that it may do with devices.
+    A privileged process keeps its user namespace, and so its rights over devices.
     """
     user, group = os.geteuid(), os.getegid()
     unshare = ctypes.CDLL(None, use_errno=True).unshare
     if unshare(_NEW_NETWORK) != 0:
         if unshare(_NEW_USER | _NEW_NETWORK) != 0:
             raise OSError(ctypes.get_errno(), "no network namespace")
-        # The same numbers inside as outside: files keep their owners.
+        # The same ids inside as outside: files keep their owners.
         Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")

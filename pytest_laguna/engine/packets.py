@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a parity packet is: environment and engine arguments, from its request alone. Imports neither torch nor vLLM.
+"""Environment and engine arguments of a parity packet, from its request alone. Imports neither torch nor vLLM.
 
-A packet runs under the candidate arm's own configuration, on one card, because the candidate serves no other.
+A packet runs under the candidate arm's configuration, but on one card, the only number that the candidate serves.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pytest_laguna.evidence.parity import PacketRequest
 from . import arms
 
 FAILED = "laguna-packet failed: "
-"""How the one line begins in which a packet says on standard error why it left no record."""
+"""Start of the line on standard error with the reason for a missing record."""
 
 
 def environment(request: PacketRequest) -> dict[str, str]:
-    """The variables that decide what a packet computes: the candidate arm's, with the flag off to begin with."""
+    """Environment of a packet: the candidate arm's, with the flag off to begin with."""
     return arms.environment(_arm(request)) | {arms.FLAG: "0"}
 
 
@@ -28,7 +28,7 @@ def engine_arguments(request: PacketRequest) -> dict[str, Any]:
 
 
 def _arm(request: PacketRequest) -> ArmRequest:
-    """The candidate arm whose configuration a packet runs under. It generates nothing: prompt and length are unused."""
+    """The candidate arm of a packet's configuration. It generates nothing: prompt and length are unused."""
     return ArmRequest.model_validate({
         "arm": Arm.GRAPH_CANDIDATE,
         "lane": request.lane,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One parity packet in a fresh process: ``python -m pytest_laguna.engine.parity REQUEST.json RECORD.json``.
 
-Nothing is timed and no model is loaded. Both selectors' real attention layers run on equal inputs, and their record is
-written, or there is no record and the last line of standard error says why.
+Runs both selectors' real attention layers on equal inputs and writes their record; times nothing and loads no model. If
+it fails there is no record: the last line of standard error gives the reason.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from . import packets, program
 
 
 def main(arguments: list[str]) -> int:
-    """Run the packet; the exit code is 0 only when its record is on disk."""
+    """Run the packet; return 0 only if its record is on disk."""
     return program.answer(arguments, PacketRequest, run, packets.FAILED)
 
 
 def run(request: PacketRequest) -> PacketRecord:
-    """Check the environment and that there is one card, and then run the packet.
+    """Run the packet if the environment is its own and there is one card.
 
     Raises:
-        RuntimeError: the environment is not the packet's, the process sees more than one card or none, or what
-            ``run_packet`` raises.
+        RuntimeError: another environment, no card or several, or a failure of ``run_packet``.
     """
     environment = program.require_environment(packets.environment(request))
     with program.importing():

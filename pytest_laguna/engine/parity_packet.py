@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work of a parity packet: both selectors' layers in one process, on equal caches and equal queries."""
+"""A parity packet's work: both selectors' layers in one process, on equal caches and equal queries."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from pytest_laguna.evidence.parity import (
     PAGE_TOKENS,
     PAGES,
     AttentionKind,
-    Case,
     Extension,
     FunctionOrigin,
     KernelReport,
     LayerReport,
     Outcome,
+    PacketCase,
     PacketRecord,
     PacketRequest,
     PlatformReport,
@@ -54,7 +54,7 @@ _ON: Flag = "1"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Side:
-    """The layers that vLLM makes under one value of the flag, by kind of attention, with their configuration."""
+    """Layers made by vLLM under one value of the flag, by kind of attention, with their configuration."""
 
     flag: Flag
     config: Any
@@ -63,7 +63,7 @@ class Side:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Inputs:
-    """One case's query [queries, query heads * head] and key and value [queries, KV heads * head], BF16."""
+    """One case's query [queries, query heads * head], and key and value [queries, KV heads * head], BF16."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -71,17 +71,17 @@ class Inputs:
 
 
 def run_packet(request: PacketRequest, environment: Mapping[str, str]) -> PacketRecord:
-    """Make both selectors' layers, run every case on both, and say what was seen.
+    """Make both selectors' layers, run every case on both, and return the record.
 
     Args:
-        request: what is asked for.
-        environment: of the process when it began.
+        request: cases and lane.
+        environment: of the process at its start.
 
     Raises:
         RuntimeError: a kernel is missing, was never called, or fell back to plain torch.
         LagunaKVError: the candidate refused.
     """
-    # Selector off first: the flag is set, and the candidate registered, when nothing stock is made any more.
+    # Selector off first: setting the flag and registering the candidate would change later stock layers.
     off = _side(request, _OFF)
     on = _side(request, _ON)
     device = torch.device(attention_layers.platform().device_type)
@@ -118,9 +118,9 @@ def run_packet(request: PacketRequest, environment: Mapping[str, str]) -> Packet
 
 
 def make_cache(rank: int) -> torch.Tensor:
-    """A card's cache before any case, in the order of its memory: [pages, tokens of a page, KV heads, key and value].
+    """A card's initial cache in the order of its memory: [pages, tokens of a page, KV heads, 2 * head], BF16.
 
-    Made on the CPU, so that every lane starts from the same bytes.
+    Created on the CPU, so that every lane starts from the same bytes.
     """
     generator = torch.Generator().manual_seed(cache_seed(rank))
     return torch.randn(PAGES, PAGE_TOKENS, KV_HEADS, 2 * HEAD_SIZE, generator=generator).bfloat16()
@@ -137,7 +137,7 @@ def make_inputs(seed: int, kind: AttentionKind, query: int) -> Inputs:
 
 
 def make_batch(query: int, device: torch.device) -> attention_layers.Batch:
-    """As many sequences as queries over one history, in pages from the last to the first; each writes its own token."""
+    """A sequence for each query, all over one history in reversed pages; each writes its own token."""
     pages = torch.arange(PAGES - 1, -1, -1, dtype=torch.int32)
     positions = torch.arange(KV_TOKENS - query, KV_TOKENS)
     slots = pages[positions // PAGE_TOKENS].long() * PAGE_TOKENS + positions % PAGE_TOKENS
@@ -150,11 +150,11 @@ def make_batch(query: int, device: torch.device) -> attention_layers.Batch:
 
 
 def _side(request: PacketRequest, flag: Flag) -> Side:
-    """Select and make under one value of the flag, through vLLM's own selector."""
+    """Make the layers under one value of the flag, through vLLM's own selector."""
     os.environ[arms.FLAG] = flag
     config = attention_layers.engine_config(packets.engine_arguments(request))
     if flag == _ON:
-        register()  # as vLLM calls its entry point in a process that is started with this flag
+        register()  # as vLLM's plugin loader does in a process started with this flag
         attention_layers.forget_selected_backend()
     device = torch.device(attention_layers.platform().device_type)
     layers = {
@@ -169,18 +169,18 @@ def _shape(kind: AttentionKind) -> attention_layers.LayerShape:
     return attention_layers.LayerShape(kind.query_heads, KV_HEADS, HEAD_SIZE, window)
 
 
-def _run_case(  # noqa: PLR0913, PLR0917 - one for each thing that both sides share
+def _run_case(  # noqa: PLR0913, PLR0917 - everything shared by both sides
     request: PacketRequest,
     sides: tuple[Side, Side],
     watch: KernelWatch,
     pristine: torch.Tensor,
     kind: AttentionKind,
     query: int,
-) -> Case:
+) -> PacketCase:
     seed = query_seed(request.rank, kind, query)
     inputs = make_inputs(seed, kind, query)
     (off_outputs, off_cache), (on_outputs, on_cache) = (_attend(side, watch, pristine, kind, inputs) for side in sides)
-    return Case(
+    return PacketCase(
         kind=kind,
         query=query,
         seed=seed,
@@ -194,7 +194,7 @@ def _run_case(  # noqa: PLR0913, PLR0917 - one for each thing that both sides sh
 def _attend(
     side: Side, watch: KernelWatch, pristine: torch.Tensor, kind: AttentionKind, inputs: Inputs
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """The outputs of the case's calls, [queries, query heads * head], and the cache's memory after them, on the CPU."""
+    """Outputs of the case's calls, [queries, query heads * head], and the cache's memory after them, on the CPU."""
     layer = side.layers[kind]
     device = pristine.device
     memory = layer.kv_cache.transpose(1, 2)
@@ -209,7 +209,7 @@ def _attend(
 
 
 def _nhd(memory: torch.Tensor) -> torch.Tensor:
-    """The cache as vLLM sees memory in its NHD layout: [pages, KV heads, tokens of a page, key and value]."""
+    """The cache in vLLM's NHD layout: [pages, KV heads, tokens of a page, 2 * head]."""
     return memory.transpose(1, 2)
 
 

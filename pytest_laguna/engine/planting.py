@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defects put into the candidate's own code on purpose: what a gate must catch, and at which place."""
+"""Defects planted into the candidate's code on purpose, to test that a gate catches each, and in the right place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Distort = Callable[[torch.Tensor], torch.Tensor]
 
 
 def plant(planted: Planted) -> None:
-    """Change the candidate in this process, before its first use."""
+    """Plant a defect in this process, before the candidate's first use."""
     distort = _DISTORTIONS.get(planted)
     if distort is None:
         return
@@ -45,7 +45,7 @@ _DISTORTIONS = {
 
 
 def _before_the_contract(distort: Distort) -> None:
-    """Every state is born with a wrong canonical key."""
+    """Give every state a wrong canonical key, for the contract to refuse."""
     build_views = views.build_views
 
     def build_wrong_views(kv_cache: torch.Tensor, head_size: int) -> views.Views:
@@ -56,7 +56,7 @@ def _before_the_contract(distort: Distort) -> None:
 
 
 def _behind_the_contract(distort: Distort) -> None:
-    """Every state is right and checked, and the attention kernel is handed a wrong key all the same."""
+    """Give the attention kernel a wrong key, although every state is right and checked."""
     build = state.ViewState.build
 
     def build_betrayed(self: state.ViewState, kv_cache: torch.Tensor, head_size: int) -> Contract:
@@ -70,7 +70,7 @@ def _behind_the_contract(distort: Distort) -> None:
 
 
 class _Betrayed:
-    """A contract whose checks all hold, and whose forward then hands out another key than was checked."""
+    """A contract with correct checks and another key in its forward."""
 
     def __init__(self, contract: Contract, wrong: Seam) -> None:
         self._contract = contract

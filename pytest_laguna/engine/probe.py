@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank is asked through vLLM's ``collective_rpc``: it is in every worker, as its ``worker_extension_cls``."""
+"""Methods for vLLM's ``collective_rpc``, added to every worker as its ``worker_extension_cls``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .view_preparation import TimingSeam
 
 
 class RankProbe:
-    """Mixed into vLLM's worker class; its names must not be among the worker's own."""
+    """Mixed into vLLM's worker class; its names must differ from the worker's own."""
 
     laguna_begun = False
     laguna_watch: AttentionWatch | None = None
@@ -51,12 +51,12 @@ class RankProbe:
     model_runner: Any
 
     def laguna_begin(self) -> None:
-        """Observe the generation that follows; to be called once, before it.
+        """Observe the generation that follows; called once, before it.
 
-        A profile that the environment asks for comes first, and the watch after its last sample: it would be timed.
+        A profile asked for by the environment comes first; the watch starts after its last sample, so it is not timed.
         """
         if self.laguna_begun:
-            raise RuntimeError("laguna_begin was called twice; the generation would be observed twice")
+            raise RuntimeError("laguna_begin: seen a second call; expected one for the generation")
         self.laguna_begun = True
         self.laguna_step()
         self.laguna_sampled = SampledTokens(self, self.laguna_step)
@@ -71,12 +71,12 @@ class RankProbe:
             self.laguna_start_watch()
 
     def laguna_step(self) -> None:
-        """Note that the rank goes on; where it would not, it is to say where it is."""
+        """Reset the hang watchdog, which dumps the stack on expiry."""
         if self.laguna_last_stack is not None:
             self.laguna_last_stack.step()
 
     def laguna_start_watch(self) -> None:
-        """Watch the target's attention, and count what its replays allocate, from now on."""
+        """Watch the target's attention, and count its replays' allocations, from now on."""
         layers = introspection.target_attention_layers(self)
         self.laguna_watch = AttentionWatch(layers, introspection.attention_kernels())
         self.laguna_allocations = ReplayAllocations()
@@ -86,9 +86,9 @@ class RankProbe:
             self.laguna_hooks.enter_context(batch.around(self.laguna_allocations.replay))
 
     def laguna_report(self) -> dict[str, Any]:
-        """This rank's ``RankReport`` as JSON values; to be called after the generation."""
+        """This rank's ``RankReport`` as JSON values; called after the generation."""
         if not self.laguna_begun:
-            raise RuntimeError("laguna_report was called before laguna_begin; there is nothing to report")
+            raise RuntimeError("laguna_report: seen before laguna_begin; expected a generation to report")
         runner = type(self.model_runner)
         place = introspection.place(self)
         report = RankReport(
@@ -151,7 +151,7 @@ def _profiled(profiler: ReplayProfiler | None) -> ProfileReport | None:
 
 
 def _watched(watch: AttentionWatch | None) -> dict[str, Any]:
-    if watch is None:  # the generation was over before the profile had its samples
+    if watch is None:  # the generation ended before the profile had its samples
         nothing = AttentionDigest(sha256=hashlib.sha256().hexdigest(), calls=0, layers=0)
         return {"attention": nothing, "kernel_views": {}, "kernel_signatures": {}}
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process can say of itself, read from the kernel."""
+"""Facts about this process, read from the kernel."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from pytest_laguna.evidence.arm_record import MappedFile, RankProcess
 
 
 def this_process() -> RankProcess:
-    """The calling process."""
-    # The name, the second field, may hold anything, parentheses included.
+    """Pid and start time of this process."""
+    # The second field, the name, may contain anything, even parentheses.
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     return RankProcess(pid=os.getpid(), start_ticks=int(fields[19]))
 
 
 def mapped_files() -> list[MappedFile]:
-    """Every file of which this process has a part mapped as executable, once, in the order of their paths."""
+    """Every file mapped as executable into this process, once, in the order of paths."""
     return executable_files(Path("/proc/self/maps").read_text())
 
 
 def executable_files(maps: str) -> list[MappedFile]:
-    """The same from the text of a ``/proc/<pid>/maps``."""
+    """Executable files from the text of ``/proc/<pid>/maps``."""
     found: dict[tuple[str, str, str], MappedFile] = {}
-    for line in filter(None, maps.split("\n")):  # and not at what else Python takes for a line end
+    for line in filter(None, maps.split("\n")):  # splitlines would split at further characters
         _addresses, permissions, _offset, device, inode, *path = line.split(maxsplit=5)
         if "x" in permissions and path and path[0].startswith("/"):
-            # A line end in a name stands as its octal escape.
+            # The kernel escapes a line end in a name as octal.
             name = path[0].replace("\\012", "\n")
             found.setdefault((name, device, inode), _mapped(name, device, int(inode)))
     return [found[key] for key in sorted(found)]
 
 
 def _mapped(path: str, device: str, inode: int) -> MappedFile:
-    """Device and inode as the map has them: on a layered file system ``stat`` says others."""
+    """Device and inode as in the map: on a layered file system ``stat`` gives others."""
     major, minor = (int(number, 16) for number in device.split(":"))
     try:
         size = Path(path).stat().st_size

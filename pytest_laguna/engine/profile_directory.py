@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a rank's profile goes: checked before the first sample and at the writing. A replay profile's variables.
+"""Directory of the ranks' profiles, checked before the first sample and at the writing; a replay profile's variables.
 
-The ranks share the directory and start at different times: another rank's file is no obstacle, anything else is.
+The ranks share it and start at different times, so another rank's file is accepted, and anything else refused.
 """
 
 from __future__ import annotations
@@ -21,53 +21,48 @@ SAMPLES = arm_settings.REPLAY_SAMPLES
 
 
 class ProfileError(RuntimeError):
-    """A replay profile that may not be taken, or is none."""
+    """A profile cannot be taken, or is invalid."""
 
 
 class ProfileSettings(NamedTuple):
-    """What the environment asks for."""
+    """Replay profile asked for by the environment."""
 
     root: Path
     samples: int
 
 
 def settings_from(environment: Mapping[str, str]) -> ProfileSettings | None:
-    """The profile that the environment asks for; None when neither variable is set.
+    """Read the settings; None if neither variable is set.
 
     Raises:
-        ProfileError: one is set without the other, or the number is none of 1 to 512 in plain decimal digits.
+        ProfileError: one variable is missing, or the number is not 1 to 512 in plain decimal digits.
     """
     root, samples = environment.get(ROOT), environment.get(SAMPLES)
     if root is None and samples is None:
         return None
     if root is None or samples is None:
-        message = f"{ROOT} is {root!r} and {SAMPLES} is {samples!r}; expected both or neither"
+        message = f"{ROOT}, {SAMPLES}: seen {root!r}, {samples!r}; expected both or neither"
         raise ProfileError(message)
     if not re.fullmatch("[1-9][0-9]{0,2}", samples) or int(samples) > MOST_PROFILE_SAMPLES:
-        message = f"{SAMPLES} is {samples!r}; expected 1 to {MOST_PROFILE_SAMPLES}"
+        message = f"{SAMPLES}: seen {samples!r}; expected 1 to {MOST_PROFILE_SAMPLES}"
         raise ProfileError(message)
     return ProfileSettings(Path(root), int(samples))
 
 
 class ProfileDirectory:
-    """One rank's place in the profile's directory.
-
-    Attributes:
-        root: the directory.
-    """
+    """One rank's place in the profile's directory, ``root``."""
 
     def __init__(self, root: Path, rank: int, world_size: int, variable: str = ROOT) -> None:
-        """See that the directory is fit, and remember which one it is.
+        """Check the directory and remember its identity.
 
         Args:
-            root: the directory.
-            rank: whose place it is.
-            world_size: how many ranks there are.
-            variable: by which it was asked for.
+            root: absolute path of a real directory of mode 0700 and of this user, with nothing but other ranks' files.
+            rank: owner of the place.
+            world_size: number of ranks.
+            variable: names the directory in the environment.
 
         Raises:
-            ProfileError: it is not an absolute path of a real directory of mode 0700 that is this user's, or holds
-                something else than other ranks' files.
+            ProfileError: the directory is another.
         """
         self.root = root
         self._variable = variable
@@ -81,16 +76,16 @@ class ProfileDirectory:
             os.close(descriptor)
 
     def write(self, content: bytes) -> str:
-        """Write this rank's file, once, and have it on the disk; its SHA-256.
+        """Write this rank's file, once, and sync it to disk; return its SHA-256.
 
         Raises:
-            ProfileError: the directory is no longer the one that was checked, or holds something that it may not.
+            ProfileError: the directory was replaced since the check, or holds something else than other ranks' files.
             OSError: the bytes could not be written.
         """
         directory = self._open()
         try:
             if _identity(directory) != self._identity:
-                self._refuse("the directory that was there before the first sample", "another one of that name")
+                self._refuse("the directory as it was before the first sample", "another one of that name")
             self._require_free(directory)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(self._name, flags, files.PRIVATE_FILE, dir_fd=directory)
@@ -104,7 +99,7 @@ class ProfileDirectory:
         return files.sha256_bytes(content)
 
     def _open(self) -> int:
-        """Open the directory itself and never what a link leads to."""
+        """Open the directory itself, never the target of a link."""
         if not self.root.is_absolute() or os.path.realpath(self.root) != os.fspath(self.root):
             self._refuse("an absolute path without links", "another")
         try:
@@ -119,7 +114,7 @@ class ProfileDirectory:
         return descriptor
 
     def _require_free(self, descriptor: int) -> None:
-        """Nothing but other ranks' files."""
+        """Require nothing but other ranks' files."""
         for name in sorted(os.listdir(descriptor)):
             status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             private = stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == files.PRIVATE_FILE
@@ -129,7 +124,7 @@ class ProfileDirectory:
                 self._refuse("nothing but other ranks' files of mode 0600", f"{name}, mode {status.st_mode:o}")
 
     def _refuse(self, expected: str, seen: str) -> NoReturn:
-        message = f"{self._variable} {self.root}: expected {expected}, seen {seen}; give each arm a new directory"
+        message = f"{self._variable} {self.root}: seen {seen}; expected {expected}; give each arm a new directory"
         raise ProfileError(message)
 
 

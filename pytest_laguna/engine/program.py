@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine's programs share: request and record, one line on failure, and an environment of their own."""
+"""Shared parts of the engine's programs: request and record, one line on failure, and a private environment."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def answer(arguments: Sequence[str], request: type[Request], run: Callable[[Requ
     """Read a request, run it, and write its record.
 
     Args:
-        arguments: of the program: where the request is, and where the record goes.
-        request: the form of the request.
-        run: what is done.
-        failed: how the one line on standard error begins where there is no record.
+        arguments: of the program: paths of request and record.
+        request: schema of the request.
+        run: makes the record.
+        failed: start of the line on standard error if there is no record.
 
     Returns:
-        The exit code: 0 only when the record is on disk. A traceback lies beside where it would be.
+        The exit code: 0 only if the record is on disk. Otherwise a traceback lies in its place.
     """
     if len(arguments) != 2:  # noqa: PLR2004
-        sys.stderr.write(f"{failed}expected REQUEST.json RECORD.json, got {len(arguments)} arguments\n")
+        sys.stderr.write(f"{failed}seen {len(arguments)} arguments; expected REQUEST.json RECORD.json\n")
         return 2
     end_quickly()
     request_path, record_path = (Path(argument) for argument in arguments)
     try:
         record = run(read_model(request_path, request))
         files.write_new(record_path, files.canonical_json(record.canonical()))
-    except Exception as error:  # noqa: BLE001 - whatever it was, it is told in one line
+    except Exception as error:  # noqa: BLE001 - every failure is told in one line
         record_path.with_suffix(".traceback").write_text(traceback.format_exc())
         sys.stderr.write(f"{failed}{type(error).__name__}: {' '.join(str(error).split())}\n")
         return 1
@@ -49,19 +49,19 @@ def answer(arguments: Sequence[str], request: type[Request], run: Callable[[Requ
 
 
 def end_quickly() -> None:
-    """Have the interpreter not search all of vLLM for garbage when it ends, which takes it seconds.
+    """Skip the interpreter's last garbage collection, which takes seconds with vLLM loaded.
 
-    It comes after everything that runs at the end of a program, and before what the interpreter does by itself.
+    It runs after the program's other exit handlers, and before the interpreter's own clean-up.
     """
     atexit.register(gc.freeze)
 
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Have the interpreter search nothing for garbage that is imported meanwhile, which takes long.
+    """Disable garbage collection inside the block, and freeze the heap after it.
 
-    Imports make some million objects that stay, and each would be looked at again and again, by the collector and by
-    vLLM, which asks for searches. It also freezes its heap in this way, once its engine has started.
+    Imports create about a million permanent objects. Without this, the collector visits them again and again, and so do
+    vLLM's own calls of it. vLLM freezes its heap in the same way once its engine has started.
     """
     gc.disable()
     try:
@@ -72,19 +72,19 @@ def importing() -> Iterator[None]:
 
 
 def require_environment(expected: Mapping[str, str]) -> dict[str, str]:
-    """The environment as it is now, which vLLM adds to later.
+    """Return the environment as it is now; vLLM adds to it later.
 
     Args:
-        expected: every variable that decides what is computed.
+        expected: every variable that decides a result.
 
     Raises:
-        RuntimeError: one of them has another value, or one is there that decides something and is not among them.
+        RuntimeError: one of them has another value, or an unexpected variable is set.
     """
     seen = dict(sorted(os.environ.items()))
     for name in sorted((seen.keys() | expected.keys()) - arms.PLACES - arms.LEASE - arms.STACKS):
         if seen.get(name) != expected.get(name):
             message = (
-                f"{name} is {seen.get(name)!r} in the environment, expected {expected.get(name)!r}; "
+                f"{name}: seen {seen.get(name)!r} in the environment; expected {expected.get(name)!r}; "
                 "start it with engine.launch, which sets all of it"
             )
             raise RuntimeError(message)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank of a server says of itself, without being asked over HTTP: vLLM's own way would open a door to resets.
+"""States of a server's rank, written as files: vLLM's own RPC over HTTP would also allow resets.
 
-The first state is written when start-up is over; every graph is captured then and no request has come. The second is
-written when the rank's pipe is opened: a thread waits there in the kernel and costs nothing meanwhile.
+The first state is written at the end of start-up, with every graph captured and no request served. The second is
+written on the opening of the rank's pipe: a thread blocks there in the kernel and costs nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .captures import captured_graphs
 
 
 def report_from_now_on(worker: Any, directory: Path, pipes: Path) -> None:
-    """Write a rank's first state, and have a thread write the second when it is asked.
+    """Write a rank's first state, and start the thread for the second.
 
     Args:
         worker: vLLM's, after its start-up.
-        directory: where the states go.
-        pipes: where the leg has made the rank's pipe.
+        directory: destination of the states.
+        pipes: directory of the rank's pipe, created by the leg.
 
     Raises:
         FileExistsError: the rank has written its state already.
@@ -44,7 +44,7 @@ def _answer_once(worker: Any, directory: Path, pipes: Path) -> None:
 
 
 def _write(worker: Any, directory: Path, moment: Literal["captured", "served"]) -> None:
-    """Write a state under another name first: the leg takes a file that is there for whole."""
+    """Write a state under a temporary name first: the leg reads a file as soon as it exists."""
     content = files.canonical_json(_state(worker, moment).canonical())
     whole, part = directory / state_name(worker.rank, moment), directory / f"rank-{worker.rank}-{moment}.part"
     files.write_new(part, content)
@@ -54,7 +54,7 @@ def _write(worker: Any, directory: Path, moment: Literal["captured", "served"]) 
 
 def _state(worker: Any, moment: Literal["captured", "served"]) -> RankState:
     runner = type(worker.model_runner)
-    # The start time is the 20th word after the name, which stands in parentheses and may hold spaces. Source: proc(5).
+    # The start time is the 20th word after the name, whose parentheses may contain spaces. Source: proc(5).
     start_ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return RankState(
         moment=moment,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch kernels for what vLLM's CPU build lacks or gets wrong, under the signatures by which vLLM calls them."""
+"""Torch kernels for gaps and errors of vLLM's CPU build, under the signatures by which vLLM calls them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def reshape_and_cache_flash(  # noqa: PLR0913, PLR0917 - vLLM's signature
     k_scale: torch.Tensor,  # noqa: ARG001 - scales belong to quantized caches
     v_scale: torch.Tensor,  # noqa: ARG001
 ) -> None:
-    """Write each token's key and value into its slot of the paged cache, with shapes that do not depend on data.
+    """Write each token's key and value into its slot of the paged cache, with shapes independent of data.
 
     Args:
         key: [tokens or more, KV heads, head]; rows beyond ``slot_mapping`` are padding.
         value: like ``key``.
         key_cache: [blocks, tokens of a block, KV heads, head], any strides.
         value_cache: like ``key_cache``.
-        slot_mapping: [tokens], int64; a negative slot means that the token is not kept.
+        slot_mapping: [tokens], int64; a token with a negative slot is not kept.
         kv_cache_dtype: vLLM's name of the cache's type.
         k_scale: unused.
         v_scale: unused.
@@ -37,12 +37,12 @@ def reshape_and_cache_flash(  # noqa: PLR0913, PLR0917 - vLLM's signature
         NotImplementedError: the cache is quantized.
     """
     if kv_cache_dtype not in _UNQUANTIZED:
-        message = f"kv_cache_dtype is {kv_cache_dtype!r}; the reference kernels know only unquantized caches"
+        message = f"kv_cache_dtype: seen {kv_cache_dtype!r}; expected an unquantized cache"
         raise NotImplementedError(message)
     tokens = slot_mapping.shape[0]
     block_tokens = key_cache.shape[1]
-    # A boolean mask would have a shape that no graph can hold, so a token that is not kept rewrites what slot 0 holds,
-    # in vLLM's null block, which no request owns.
+    # A boolean mask has a data-dependent shape, which no graph can hold. So a token that is not kept rewrites the
+    # content of slot 0, in vLLM's null block, which no request owns.
     kept = (slot_mapping >= 0)[:, None, None]
     slots = slot_mapping.clamp(min=0)
     where = (slots // block_tokens, slots % block_tokens)
@@ -89,10 +89,10 @@ def flash_attn_varlen_func(  # noqa: PLR0913 - vLLM's signature
         seqused_k: [sequences], int32; tokens of each sequence in the cache, the newest included.
         max_seqlen_k: unused.
         softmax_scale: factor on the scores.
-        causal: whether a query sees no later key.
-        block_table: [sequences, blocks], int32; which block holds which stretch of a sequence.
-        window_size: how many keys before and after its own position a query sees; negative means all.
-        alibi_slopes: must be None, as must every following argument that stands for something unsupported.
+        causal: True if a query sees no later key.
+        block_table: [sequences, blocks], int32; the blocks of each sequence, in order.
+        window_size: number of keys before and after its own position that a query sees; negative means all.
+        alibi_slopes: must be None, as must every following argument for an unsupported feature.
         softcap: must be 0.
         scheduler_metadata: must be None.
         fa_version: must be 2.
@@ -109,7 +109,7 @@ def flash_attn_varlen_func(  # noqa: PLR0913 - vLLM's signature
         ``out``.
 
     Raises:
-        NotImplementedError: something unsupported was asked for.
+        NotImplementedError: an unsupported feature was asked for.
     """
     unsupported = {
         "alibi_slopes": alibi_slopes is not None,
@@ -124,7 +124,7 @@ def flash_attn_varlen_func(  # noqa: PLR0913 - vLLM's signature
     if any(unsupported.values()):
         names = ", ".join(name for name, asked in unsupported.items() if asked)
         message = (
-            f"flash_attn_varlen_func was called with {names}; the reference kernel has plain FlashAttention 2 only"
+            f"flash_attn_varlen_func: seen {names}; expected plain FlashAttention 2, the reference kernel has no more"
         )
         raise NotImplementedError(message)
     before, after = (-1, -1) if window_size is None else window_size
@@ -152,7 +152,7 @@ def _attend(  # noqa: PLR0913, PLR0917 - one sequence's share of the arguments a
     """Attention of one sequence's newest tokens, [tokens, query heads, head] in float32."""
     tokens, query_heads, head = query.shape
     block_tokens, kv_heads = key_cache.shape[1:3]
-    # Blocks that the window has left behind may have been given to other requests: they are not read at all.
+    # Blocks before the window may have been given to other requests: they are not read at all.
     first_block = max(0, length - tokens - before) // block_tokens if before >= 0 else 0
     first = first_block * block_tokens
     table = blocks[first_block : -(-length // block_tokens)].long()
@@ -178,12 +178,12 @@ def sigmoid_top_k(
     routed_scaling_factor: float,
     correction_bias: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Laguna's routing: the bias has a say in which experts are chosen and none in their weights.
+    """Laguna's routing: the correction bias affects the choice of experts, but not their weights.
 
     Args:
         router_logits: [tokens, experts].
         top_k: experts for each token.
-        renormalize: whether a token's weights add up to one before scaling.
+        renormalize: True to make a token's weights add up to one before scaling.
         routed_scaling_factor: factor on the weights.
         correction_bias: [experts], or None.
 
@@ -203,10 +203,10 @@ RmsNorm = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None", float], N
 
 
 def stacked_rms_norm(one_layer: RmsNorm) -> RmsNorm:
-    """Wrap ``rms_norm(out, input, weight, epsilon)`` so that weights of several layers, [layers, hidden], are honoured.
+    """Make ``rms_norm(out, input, weight, epsilon)`` support the weights of several layers, [layers, hidden].
 
-    vLLM 0.32.0's CPU kernel applies the first layer's weight to all of them, and reads past the input's first layer
-    where that is expanded over the layers. DFlash calls it both ways, and its drafts are then noise.
+    vLLM 0.32.0's CPU kernel applies the first layer's weight to all of them, and reads past the input's first layer if
+    that is expanded over the layers. DFlash calls it both ways, and its drafts would be noise.
     """
 
     def rms_norm(out: torch.Tensor, input_: torch.Tensor, weight: torch.Tensor | None, epsilon: float) -> None:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The replay profile's compiled clock; where it was not compiled, what to do about it."""
+"""The replay profile's compiled clock; a clear error if it was not compiled."""
 
 from pathlib import Path
 
 try:
     from ._replay_clock import CANONICAL, FORWARD, HAS_COUNTER, UPDATE, ReplayClock, Timed, TimedContract
 except ImportError as error:
-    message = f"pytest_laguna.engine._replay_clock: expected it compiled ({error}); install with a C compiler"
+    message = f"pytest_laguna.engine._replay_clock: seen no compiled module ({error}); install with a C compiler"
     raise ImportError(message) from error
 
 __all__ = ["CANONICAL", "FORWARD", "HAS_COUNTER", "UPDATE", "ReplayClock", "Timed", "TimedContract", "has_counter"]
@@ -15,11 +15,10 @@ CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocks
 
 
 def has_counter(clock_source: Path = CLOCK_SOURCE) -> bool:
-    """Whether the processor's time stamp counter may be read in place of the kernel's monotonic clock.
+    """True if the processor's time stamp counter may be read in place of the kernel's monotonic clock.
 
-    The kernel keeps its clock by that counter only while it finds it constant, never at rest and the same on all
-    processors, and takes another source where it does not (Linux, arch/x86/kernel/tsc.c, ``mark_tsc_unstable``).
-    A source that cannot be read is another one.
+    The kernel uses that counter only while it is constant, never stops and agrees on all processors; otherwise it takes
+    another source (Linux, arch/x86/kernel/tsc.c, ``mark_tsc_unstable``). An unreadable source counts as another.
     """
     try:
         return bool(HAS_COUNTER) and clock_source.read_text().strip() == "tsc"

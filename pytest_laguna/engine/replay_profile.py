@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times the first replays of the target's graph on the host, writes the profile, and is gone."""
+"""Times the first replays of the target's graph on the host, writes the profile, and removes itself."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from .view_preparation import Clocked, Counted, Stopped, TimingSeam, ViewCounts
 Replay = Callable[[], object]
 
 _Taken: TypeAlias = tuple[tuple[Clocked, Counted, Counted], tuple[int, int] | None, int, int, int]
-"""What is known of a replay: the parts of a ``Stopped``, and readings of its clock: before and after the wait for the
-offloader; at the begin, when all was submitted, and when all was done. They become a sample after the last replay."""
+"""Raw sample of a replay: the parts of a ``Stopped``, and readings of its clock: before and after the wait for the
+offloader, at the begin, after the submission and after the end. Samples are made from these after the last replay."""
 
 
 class Batch(Protocol):
-    """A captured batch; ``compat.replay.CapturedBatch``."""
+    """A captured batch, such as ``compat.replay.CapturedBatch``."""
 
     descriptor: str
     segments: list[Replay]
 
     def around(self, whole: Callable[[Replay], object]) -> contextlib.AbstractContextManager[None]:
-        """Each replay is run by ``whole``."""
+        """Run each replay by ``whole`` inside the block."""
 
     def inside(
         self, loop: Callable[[], None], offloader: Callable[[Replay], None]
     ) -> contextlib.AbstractContextManager[None]:
-        """Its parts are run by these."""
+        """Run the parts of each replay by these inside the block."""
 
 
 class ReplayProfiler:
     """Takes a rank's samples from the first replays after ``start``.
 
     Attributes:
-        samples: how many are to be taken.
-        taken: how many have been.
-        sha256: digest of the file that was written with the last; None until then.
+        samples: number to take.
+        taken: number taken so far.
+        sha256: digest of the written file; None before the last sample.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - each is one fact
@@ -57,16 +57,7 @@ class ReplayProfiler:
         place: tuple[int, int],
         samples: int,
     ) -> None:
-        """Change nothing yet.
-
-        Args:
-            batch: whose replays are timed.
-            kinds: of its segments.
-            seam: times the view preparations.
-            directory: where the file goes.
-            place: rank and world size.
-            samples: how many.
-        """
+        """Store the arguments; change nothing yet. ``place`` is rank and world size."""
         self._batch = batch
         self._segments = tuple(batch.segments)
         self._kinds = list(kinds)
@@ -84,17 +75,13 @@ class ReplayProfiler:
 
     @property
     def taken(self) -> int:
-        """How many samples have been taken."""
+        """Number of samples taken so far."""
         return len(self._taken)
 
     def start(self, then: Callable[[], None]) -> None:
-        """Time every replay from now on; after the last sample the plain path is restored and ``then`` called.
-
-        Raises:
-            ProfileError: it was started before.
-        """
+        """Time every replay from now on; after the last sample, restore the plain path and call ``then``; once."""
         if self._started:
-            raise ProfileError("a replay profile was started twice; expected one attempt in a process")
+            raise ProfileError("replay profile: seen a second start; expected one attempt in a process")
         self._started = True
         self._then = then
         with contextlib.ExitStack() as hooks:
@@ -104,7 +91,7 @@ class ReplayProfiler:
 
     @contextlib.contextmanager
     def parts(self) -> Iterator[None]:
-        """Have the parts of a replay timed, which ``replay`` takes together to a sample."""
+        """Time the parts of a replay inside the block; ``replay`` combines them to a sample."""
         self._seam.install()
         try:
             with self._batch.inside(self.loop, self.wait_for_offloader):
@@ -113,7 +100,7 @@ class ReplayProfiler:
             self._seam.remove()
 
     def replay(self, replay: Replay) -> object:
-        """One replay, timed. What is not part of it lies before the first clock reading or after the last."""
+        """Time one replay; everything else happens before the first or after the last clock reading."""
         self._waited = None
         self._seam.start()
         begin = self._read()
@@ -130,18 +117,18 @@ class ReplayProfiler:
         return returned
 
     def loop(self) -> None:
-        """The loop of vLLM's replay, with a clock reading after each segment: one ends where the next begins."""
+        """Run the segments in place of vLLM's loop, with one clock reading between two segments."""
         if not self._seam.clock.run_segments(self._segments, self._batch.segments):
             self._refuse_segments()
 
     def wait_for_offloader(self, wait: Replay) -> None:
-        """The wait for offloaded weights, timed."""
+        """Time the wait for offloaded weights."""
         begin = self._read()
         wait()
         self._waited = (begin, self._read())
 
     def _refuse_segments(self) -> NoReturn:
-        """A replay runs what was captured, segment for segment."""
+        """Name the first segment that is not the captured one."""
         now = self._batch.segments
         if len(now) != len(self._segments):
             self._refuse(f"{len(self._segments)} segments, as captured", f"{len(now)}")
@@ -149,7 +136,7 @@ class ReplayProfiler:
         self._refuse("the segments that were captured", f"another segment {other}")
 
     def _finish(self) -> None:
-        """Restore the plain path for ever, write, and say so."""
+        """Restore the plain path for good, write the profile and call ``then``."""
         self._hooks.close()
         rank, world_size = self._place
         profile = ReplayProfile(
@@ -163,7 +150,7 @@ class ReplayProfiler:
         self._then()
 
     def _refuse(self, expected: str, seen: str) -> NoReturn:
-        message = f"rank {self._place[0]}, profiled replay {self.taken}: expected {expected}, seen {seen}"
+        message = f"rank {self._place[0]}, profiled replay {self.taken}: seen {seen}; expected {expected}"
         raise ProfileError(message)
 
 
@@ -175,7 +162,7 @@ def _sample(taken: _Taken) -> ReplaySample:
     return ReplaySample(
         segment_ns=[end - start for start, end in itertools.pairwise(stamps)],
         loop_ns=stamps[-1] - stamps[0],
-        # Upstream has these steps in debug mode only, and there without a place to time them from outside.
+        # vLLM takes these steps in debug mode only, and offers no place to time them from outside.
         debug_guard_ns=None,
         signature_collect_ns=None,
         signature_compare_ns=None,
@@ -188,7 +175,7 @@ def _sample(taken: _Taken) -> ReplaySample:
 
 
 def synchronizer() -> Callable[[], None]:
-    """What waits for the device; on a CPU there is nothing to wait for."""
+    """The function that waits for the device; on a CPU it does nothing."""
     if torch.accelerator.is_available():
         return torch.accelerator.synchronize
     return lambda: None

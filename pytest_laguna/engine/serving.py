@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server of an arm is: the arm's environment and engine arguments, as the exact diagnostic has them.
-
-Imports neither torch nor vLLM.
-"""
+"""Environment and engine arguments of an arm's server, as in the exact diagnostic. Imports neither torch nor vLLM."""
 
 from __future__ import annotations
 
@@ -20,14 +17,14 @@ class ServedArm:
     """One configuration to serve.
 
     Attributes:
-        arm: which of the four.
-        lane: where it runs.
+        arm: one of the four.
+        lane: kind of device.
         target: folder of the target model.
         draft: folder of the draft model; None in the q1 arm and only there.
         tensor_parallel_size: ranks.
-        collective_breaks: whether each all-reduce is a break of its own.
-        max_model_tokens: prompt and answer together, for the suite's longest row.
-        executor_backend: vLLM's way of running several ranks; None for its own choice.
+        collective_breaks: True to make each all-reduce a separate break.
+        max_model_tokens: limit of prompt and answer together, for the suite's longest row.
+        executor_backend: vLLM's executor of several ranks; None for its own choice.
     """
 
     arm: Arm
@@ -41,7 +38,7 @@ class ServedArm:
 
     @property
     def _request(self) -> ArmRequest:
-        """The arm's own request; what it continues, and for how long, is a server's clients' to say."""
+        """The arm's request; prompt and length are placeholders, since the clients of a server choose them."""
         return ArmRequest(
             arm=self.arm,
             lane=self.lane,
@@ -56,13 +53,13 @@ class ServedArm:
         )
 
     def variables(self) -> dict[str, str]:
-        """The variables that decide what the server computes. Its engine is always a process of its own."""
+        """Environment of the server. Its engine is always a separate process."""
         return arms.environment(self._request) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 
     def engine_arguments(self) -> dict[str, Any]:
-        """Engine arguments of the server, JSON values only; nothing in it can be called from outside."""
+        """Engine arguments of the server, JSON values only; without an extension that a client could call."""
         arguments = arms.engine_arguments(self._request)
-        # A server counts its drafts unless it is told not to, and has an option for that alone.
+        # A server counts its drafts by default; an option only turns that off.
         del arguments["worker_extension_cls"], arguments["disable_log_stats"]
         lengths = {"max_model_len": self.max_model_tokens, "max_num_batched_tokens": self.max_model_tokens}
         backend = {} if self.executor_backend is None else {"distributed_executor_backend": self.executor_backend}

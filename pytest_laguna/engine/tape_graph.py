@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CUDA graph's stand-in on the CPU: a tape of the operations dispatched in a segment, replayed on the same tensors.
+"""CPU stand-in for a CUDA graph: a tape of a segment's dispatched operations, replayed on the same tensors.
 
-``recording()`` lasts as long as a breakable capture. In it each ``TapeGraph`` records what is dispatched between its
-``capture_begin`` and ``capture_end``. A custom operation whose kernel is Python is not recorded itself: what it
-dispatches is, and so a break reached from inside it can end one tape and begin the next. A tape keeps every tensor that
-it has seen, which is what the memory pool does for a CUDA graph.
+``recording()`` lasts as long as a breakable capture. In it each ``TapeGraph`` records the operations dispatched between
+its ``capture_begin`` and ``capture_end``. A custom operation with a Python kernel is not recorded itself, but its
+operations are; so a break inside it can end one tape and begin the next. A tape keeps every tensor it has seen, like
+the memory pool of a CUDA graph.
 
-What a device graph would refuse is refused here: host values and shapes that depend on data. Not visible to a dispatch
-mode are ``Tensor.tolist`` and ``Tensor.numpy``; their values are baked into the tape.
+It refuses the same as a device graph: host values and shapes that depend on data. A dispatch mode cannot see
+``Tensor.tolist`` and ``Tensor.numpy``; their values are baked into the tape.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ALLOCATIONS = {
     "aten::new_empty_strided",
 }
 _INDEXED = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
-# In inference mode composite operations reach a dispatch mode whole and without the tags of their parts.
+# In inference mode composite operations reach a dispatch mode as a whole, without the tags of their parts.
 _DYNAMIC_SHAPE = {
     "aten::argwhere",
     "aten::is_nonzero",
@@ -42,7 +42,7 @@ _DYNAMIC_SHAPE = {
     "aten::unique_dim",
     "aten::_unique2",
 }
-# Operations that return a host value which depends on metadata alone.
+# Operations with a host value that depends on metadata alone.
 _METADATA = {
     "aten::can_cast",
     "aten::dim",
@@ -64,12 +64,12 @@ _HOST_KINDS = {"BoolType", "FloatType", "IntType", "NumberType", "SymIntType"}
 
 
 class CaptureError(RuntimeError):
-    """Something that no graph can hold was dispatched in a capture."""
+    """A capture dispatched an operation that no graph can hold."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Step:
-    """One recorded call; what it returned anew at capture is where later calls read from."""
+    """One recorded call; later calls read the tensors that it returned at capture."""
 
     operation: Callable[..., Any]
     arguments: Sequence[Any]
@@ -85,59 +85,47 @@ class _Step:
             if kept is None:
                 continue
             if new.shape != kept.shape:
-                message = f"{self.operation}: gave shape {tuple(new.shape)} in replay, {tuple(kept.shape)} at capture"
+                message = f"{self.operation}: seen shape {tuple(new.shape)} in replay; expected {tuple(kept.shape)}"
                 raise CaptureError(message)
             kept.copy_(new)
 
 
 class TapeGraph:
-    """What ``torch.cuda.CUDAGraph`` is to a breakable capture: ``capture_begin``, ``capture_end``, ``replay``."""
+    """Replaces ``torch.cuda.CUDAGraph`` in a breakable capture: ``capture_begin``, ``capture_end``, ``replay``."""
 
     def __init__(self) -> None:
         self._steps: list[_Step] = []
         self._inference = False
 
     def __len__(self) -> int:
-        """Recorded operations."""
+        """Number of recorded operations."""
         return len(self._steps)
 
     def capture_begin(self, pool: object = None) -> None:
-        """Record from here on; ``pool`` is a device's memory pool, of which a tape has no need.
-
-        Raises:
-            CaptureError: outside ``recording()``, or while another tape records.
-        """
+        """Start recording, without the device's memory ``pool``; raises CaptureError if no tape may begin here."""
         del pool
         if not _RECORDER.entered:
-            raise CaptureError("a tape was begun outside recording(); nothing would be recorded")
+            raise CaptureError("tape: seen a begin outside recording(); expected it inside, or nothing is recorded")
         if _RECORDER.tape is not None:
-            raise CaptureError("a tape was begun while another one records; captures do not nest")
+            raise CaptureError("tape: seen a begin while another one records; expected no nested captures")
         self._inference = torch.is_inference_mode_enabled()
         _RECORDER.tape = self
 
     def capture_end(self) -> None:
-        """Record no more.
-
-        Raises:
-            CaptureError: this tape is not the one that records.
-        """
+        """Stop recording; raises CaptureError if this tape does not record."""
         if _RECORDER.tape is not self:
-            raise CaptureError("a tape was ended that does not record")
+            raise CaptureError("tape: seen an end without a begin; expected the tape that records")
         _RECORDER.tape = None
 
     def replay(self) -> None:
-        """Run what was recorded, on the tensors of the capture."""
+        """Run the recorded operations on the tensors of the capture."""
         # In-place operations on inference tensors are refused outside inference mode.
         with torch.inference_mode() if self._inference else contextlib.nullcontext():
             for step in self._steps:
                 step.run()
 
     def record(self, operation: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
-        """Run one operation and put it on the tape.
-
-        Raises:
-            CaptureError: no graph could hold it.
-        """
+        """Run one operation and append it to the tape; raises CaptureError if no graph could hold it."""
         _refuse_host_values(operation, arguments)
         known = {_storage(tensor) for tensor in _tensors((arguments, keywords))}
         returned = operation(*arguments, **keywords)
@@ -151,13 +139,9 @@ class TapeGraph:
 
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
-    """Let tapes record; whatever happens inside, nothing is left behind.
-
-    Raises:
-        CaptureError: it is already entered.
-    """
+    """Allow tapes to record inside the block, and clean up after it; raises CaptureError if nested."""
     if _RECORDER.entered:
-        raise CaptureError("recording() was entered twice; captures do not nest")
+        raise CaptureError("recording(): seen entered twice; expected no nested captures")
     _RECORDER.entered = True
     try:
         with _RECORDER:
@@ -168,9 +152,9 @@ def recording() -> Iterator[None]:
 
 
 class _Recorder(TorchDispatchMode):
-    """One mode for the whole of a breakable capture; only the tape changes at a break.
+    """One dispatch mode for a whole breakable capture; only the tape changes at a break.
 
-    A mode for each segment would have to be left and entered while the dispatch of the broken operation is under way.
+    A mode for each segment would have to be left and entered in the middle of dispatching the broken operation.
     """
 
     tape: TapeGraph | None = None
@@ -196,7 +180,7 @@ _RECORDER = _Recorder()  # type: ignore[no-untyped-call]  # torch's own
 
 @functools.cache
 def _python_kernel_key(operation: Any) -> Any:
-    """The dispatch key under which an operation has a Python kernel for the CPU, or None when the kernel is native."""
+    """The dispatch key of an operation's Python kernel for the CPU; None if the kernel is native."""
     namespace, name = operation._schema.name.split("::")  # noqa: SLF001 - torch 2.13
     overload = operation._schema.overload_name  # noqa: SLF001 - torch 2.13
     full = f"{namespace}/{name}.{overload}" if overload else f"{namespace}/{name}"
@@ -223,21 +207,21 @@ def _refuse_host_values(operation: Any, arguments: Sequence[Any]) -> None:
     if name in _INDEXED:
         indices = [index for index in arguments[1] if index is not None]
         if any(index.dtype in {torch.bool, torch.uint8} for index in indices):
-            message = f"{name} with a boolean mask in a capture: its shape depends on data"
+            message = f"{name}: seen a boolean mask in a capture; expected a shape independent of data"
             raise CaptureError(message)
         return
     returns = operation._schema.returns  # noqa: SLF001 - torch 2.13
     host_value = name not in _METADATA and any(value.type.kind() in _HOST_KINDS for value in returns)
     tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     if host_value or name in _DYNAMIC_SHAPE or tags.intersection(operation.tags):
-        message = f"{name} in a capture: its value on the host, or its shape, depends on data"
+        message = f"{name}: seen in a capture; expected no host value and no shape that depends on data"
         raise CaptureError(message)
 
 
 def _computes(operation: Any, fresh: Sequence[torch.Tensor]) -> bool:
-    """Whether a replay has anything to do: not for an allocation, nor where all that is returned aliases the arguments.
+    """True if a replay must run the operation: it does not for allocations and aliases of the arguments.
 
-    Which of the two an operation such as ``contiguous`` does cannot be known from its name.
+    Operations such as ``contiguous`` may copy or alias, so their result decides, not their name.
     """
     schema = operation._schema  # noqa: SLF001 - torch 2.13
     if schema.is_mutable or operation.namespace not in {"aten", "prims", "prim"}:
@@ -248,9 +232,7 @@ def _computes(operation: Any, fresh: Sequence[torch.Tensor]) -> bool:
 def _refuse_overlapping(operation: Any, fresh: Sequence[torch.Tensor]) -> None:
     for tensor in fresh:
         if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
-            message = (
-                f"{_name(operation)} returned a new tensor of strides {tensor.stride()}: a replay cannot write into it"
-            )
+            message = f"{_name(operation)}: seen a new tensor of strides {tensor.stride()}; expected a writable one"
             raise CaptureError(message)
 
 
@@ -260,7 +242,7 @@ def _results(operation: Any, returned: Any, fresh: Sequence[torch.Tensor]) -> tu
     values = returned if isinstance(returned, (tuple, list)) else (returned,)
     results = tuple(value if any(value is tensor for tensor in fresh) else None for value in values)
     if sum(result is not None for result in results) != len(fresh):
-        message = f"{_name(operation)} returned new tensors inside a nested structure: a replay cannot find them"
+        message = f"{_name(operation)}: seen new tensors in a nested structure; expected them where a replay finds them"
         raise CaptureError(message)
     return results
 
@@ -270,7 +252,7 @@ def _replayed(operation: Any) -> Callable[..., Any]:
         return operation  # type: ignore[no-any-return]
 
     def and_wait(*arguments: Any, **keywords: Any) -> Any:
-        # A collective returns at once, and the wait that follows is not dispatched: it would not be on the tape.
+        # A collective returns at once, and the wait after it is not dispatched, so the tape must wait itself.
         returned = operation(*arguments, **keywords)
         for leaf in tree_leaves(returned):
             if isinstance(leaf, torch.ScriptObject):

@@ -15,7 +15,7 @@ from pytest_laguna.evidence.event_profile import EventClock
 
 
 class Stream(NamedTuple):
-    """Which stream; ``evidence.event_profile.StreamIdentity``."""
+    """Identity of a stream, as ``evidence.event_profile.StreamIdentity``."""
 
     device_type: str
     device_index: int
@@ -29,29 +29,25 @@ class TimedEvent(Protocol):
         """Record it on its stream."""
 
     def is_complete(self) -> bool:
-        """Whether the stream has come to it."""
+        """True if the stream has reached it."""
 
     def milliseconds_until(self, later: TimedEvent) -> float:
-        """From this event to a later one."""
+        """Milliseconds from this event to a later one."""
 
 
 class Timeline(Protocol):
-    """The stream that a replay runs on.
-
-    Attributes:
-        clock: what takes the times.
-    """
+    """The stream of a replay; ``clock`` is the source of its times."""
 
     clock: EventClock
 
     def current(self) -> Hashable:
-        """The stream that the calling thread would submit to now, in a form that is had and compared quickly."""
+        """The current stream of the calling thread, in a form that is quick to get and to compare."""
 
     def identity(self, stream: Hashable) -> Stream:
-        """Which one that is."""
+        """Identity of a stream."""
 
     def events(self, count: int) -> Sequence[TimedEvent]:
-        """Events on the current stream, whichever is current when they are recorded; what they cost once is paid."""
+        """New events on the current stream, with their one-time costs already paid."""
 
     def synchronize(self) -> None:
         """Wait for the device, all of its streams."""
@@ -68,14 +64,14 @@ class DeviceTimeline:
     def identity(self, stream: Hashable) -> Stream:
         """See ``Timeline``."""
         if not isinstance(stream, torch.Stream):
-            raise TypeError(f"{type(stream).__name__}: expected a stream of the device")
+            raise TypeError(f"stream: seen {type(stream).__name__}; expected a stream of the device")
         return Stream(stream.device.type, stream.device.index or 0, stream.stream_id)
 
     def events(self, count: int) -> Sequence[TimedEvent]:
         """See ``Timeline``."""
         stream = torch.accelerator.current_stream()
         made = [_DeviceEvent(stream) for _ in range(count)]
-        for event in made:  # torch makes an event when it is recorded first, and that is not to be measured
+        for event in made:  # torch creates an event at its first record, which must not be measured
             event.record()
         return made
 
@@ -96,12 +92,12 @@ class _DeviceEvent:
 
     def milliseconds_until(self, later: TimedEvent) -> float:
         if not isinstance(later, _DeviceEvent):
-            raise TypeError(f"{type(later).__name__}: expected an event of the same timeline")
+            raise TypeError(f"event: seen {type(later).__name__}; expected one of the same timeline")
         return float(self._event.elapsed_time(later._event))  # noqa: SLF001 - its own class
 
 
 class HostTimeline:
-    """The calling thread, which on a CPU is what a replay runs on."""
+    """The calling thread, which runs the replay on a CPU."""
 
     clock: EventClock = "host-clock"
 
@@ -112,7 +108,7 @@ class HostTimeline:
     def identity(self, stream: Hashable) -> Stream:
         """See ``Timeline``."""
         if not isinstance(stream, int):
-            raise TypeError(f"{type(stream).__name__}: expected a thread's number")
+            raise TypeError(f"stream: seen {type(stream).__name__}; expected a thread's number")
         return Stream("cpu", 0, stream)
 
     def events(self, count: int) -> Sequence[TimedEvent]:
@@ -120,7 +116,7 @@ class HostTimeline:
         return [_HostEvent() for _ in range(count)]
 
     def synchronize(self) -> None:
-        """Nothing runs beside the thread."""
+        """Do nothing: no work runs beside the thread."""
 
 
 class _HostEvent:
@@ -137,10 +133,10 @@ class _HostEvent:
 
     def milliseconds_until(self, later: TimedEvent) -> float:
         if not isinstance(later, _HostEvent) or self.nanoseconds is None or later.nanoseconds is None:
-            raise TypeError("expected two recorded events of the same timeline")
+            raise TypeError("events: seen one without a time; expected two recorded events of the same timeline")
         return (later.nanoseconds - self.nanoseconds) / 1e6
 
 
 def timeline() -> Timeline:
-    """The accelerator's, or the host's where there is none."""
+    """The accelerator's timeline, or the host's without one."""
     return DeviceTimeline() if torch.accelerator.is_available() else HostTimeline()

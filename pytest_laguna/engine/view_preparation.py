@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The timing seam: times how vLLM's attention comes by its views of the KV cache, the same way for both graph arms.
+"""The timing seam: times the view preparation in vLLM's attention, in the same way for both graph arms.
 
-It stands in ``FlashAttentionImpl``, below the candidate's class, and in each layer's contract above it. A preparation
-is timed where vLLM makes it: from the moment that its method asks the cache it was handed (the tensor in the control,
-the candidate's seam in the candidate) for the first part of its view expression, until it has the views, in the forward
-after both were canonicalised. Nothing is evaluated twice. The candidate's contract is timed where it is asked, and
-counted with it. The clock is read in C: in Python that costs more than what it times.
+It wraps methods of ``FlashAttentionImpl``, below the candidate's class, and each layer's contract above it. A
+preparation is timed inside vLLM's code: from the first request for a part of the view expression to the finished views,
+in the forward after both were canonicalised. The request goes to the cache, a tensor in the control and the candidate's
+seam in the candidate. Nothing is evaluated twice. The candidate's contract is timed at its call, and counted with it.
+The clock is read in C: in Python the reading would cost more than the preparation.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ TICKS = struct.Struct("=q")
 """A reading of the seam's clock."""
 
 Counted: TypeAlias = tuple[int, int]
-"""The candidate's hits and builds up to some moment."""
+"""The candidate's hits and builds so far."""
 
 Clocked: TypeAlias = tuple[tuple[tuple[int, int], tuple[int, int]], tuple[int, int, int, int, int, int], bytes]
-"""What ``ReplayClock.stop`` gives."""
+"""Result of ``ReplayClock.stop``."""
 
 
 class Stopped(NamedTuple):
-    """What is known when the seam is stopped: of which a sample is made when there is time for it.
+    """Raw values of a stopped seam; samples are made from them later.
 
     Attributes:
         clocked: ticks of the seam's clock and nanoseconds of the kernel's, at the start and at the stop; calls and
             ticks of the forward, of the update, incumbent and persistent calls; the segments' readings in ticks, as in
-            ``TICKS``, empty where none were run.
+            ``TICKS``, empty if none ran.
         before: hits and builds at the start.
         after: and at the stop.
     """
@@ -46,21 +46,21 @@ class Stopped(NamedTuple):
     after: Counted
 
     def nanoseconds(self, ticks: int) -> int:
-        """So many ticks in whole nanoseconds; what is longer does not become shorter by it."""
+        """Whole nanoseconds of a number of ticks; the rounding keeps their order."""
         (first_ticks, first), (last_ticks, last) = self.clocked[0]
         return ticks * (last - first) // (last_ticks - first_ticks)
 
     def readings(self) -> list[int]:
-        """Of the segments, in nanoseconds since the start."""
+        """Readings of the segments, in nanoseconds since the start."""
         return [self.since_start(reading) for (reading,) in TICKS.iter_unpack(self.clocked[2])]
 
     def since_start(self, reading: int) -> int:
-        """From the start to a reading, in nanoseconds."""
+        """Nanoseconds from the start to a reading."""
         return self.nanoseconds(reading - self.clocked[0][0][0])
 
 
 class ViewCounts(NamedTuple):
-    """Calls and nanoseconds of one replay; ``evidence.replay_profile.ViewPreparation`` before it is written."""
+    """Calls and nanoseconds of one replay, as ``evidence.replay_profile.ViewPreparation``."""
 
     forward_calls: int
     forward_ns: int
@@ -73,7 +73,7 @@ class ViewCounts(NamedTuple):
 
     @classmethod
     def of(cls, stopped: Stopped) -> Self:
-        """What there was between ``start`` and ``stop``."""
+        """Counts between ``start`` and ``stop``."""
         forward, forward_ticks, update, update_ticks, *calls = stopped.clocked[1]
         candidates = (after - before for before, after in zip(stopped.before, stopped.after, strict=True))
         times = stopped.nanoseconds(forward_ticks), stopped.nanoseconds(update_ticks)
@@ -81,23 +81,23 @@ class ViewCounts(NamedTuple):
 
 
 class TimingSeam:
-    """Times and counts from ``start`` to ``stop``; nothing of it is left after ``remove``.
+    """Times and counts from ``start`` to ``stop``; ``remove`` takes all of it away.
 
     Attributes:
-        clock: what it times with, which times the segments as well.
+        clock: of the seam; also times the segments.
     """
 
     def __init__(self, attention: type[Any], canonical: tuple[ModuleType, str], states: Sequence[Any]) -> None:
-        """Change nothing yet.
+        """Store the arguments; change nothing yet.
 
         Args:
             attention: vLLM's ``FlashAttentionImpl``.
-            canonical: the module and the name by which its forward finds what it applies to both views.
+            canonical: module and name of the function that its forward applies to both views.
             states: the candidate's ``ViewState`` of each target layer; empty in the control.
         """
         self.clock = ReplayClock(torch.Tensor, has_counter())
         module, name = canonical
-        # The last is where the method has its cache, counted with self.
+        # The last number is the position of the cache among the method's arguments, self included.
         self._places: tuple[tuple[Any, str, int, int], ...] = (
             (attention, "forward", FORWARD, 5),
             (attention, "do_kv_cache_update", UPDATE, 4),
@@ -110,14 +110,14 @@ class TimingSeam:
         self._before = (0, 0)
 
     def install(self) -> None:
-        """Stand in both methods of the class, before the canonicalisation, and in each layer's contract.
+        """Wrap both methods of the class, the canonicalisation, and each layer's contract.
 
         Raises:
-            ProfileError: a layer has no contract yet: a captured graph has run each of them.
+            ProfileError: a layer has no contract, although capturing a graph runs each of them.
         """
         for state in self._states:
             if state.contract is None:
-                raise ProfileError(f"{state.owner}: expected its views built when its graph was captured, seen none")
+                raise ProfileError(f"{state.owner}: seen no views; expected them since its graph was captured")
         self._found = [(place, name, vars(place)[name]) for place, name, *_ in self._places]
         for (place, name, found), (*_, kind, position) in zip(self._found, self._places, strict=True):
             setattr(place, name, Timed(self.clock, found, kind, position))
@@ -126,30 +126,30 @@ class TimingSeam:
             state.contract = TimedContract(self.clock, state.contract)
 
     def remove(self) -> None:
-        """Leave everything as it was found."""
+        """Restore everything as it was."""
         for place, name, found in self._found:
             setattr(place, name, found)
         self._found = []
         for state in self._states:
-            if isinstance(state.contract, TimedContract):  # a cleared cache has discarded it
+            if isinstance(state.contract, TimedContract):  # not if a cleared cache has discarded it
                 state.contract = state.contract.contract
         self._contract_kinds = set()
 
     def start(self) -> None:
-        """Begin with nothing counted."""
+        """Start counting from zero."""
         self._before = self._counted()
         self.clock.start()
 
     def stop(self) -> tuple[Clocked, Counted, Counted]:
-        """What there was since ``start``, as the parts of a ``Stopped``: the replay is spared the making of one."""
+        """Counts since ``start``, as the parts of a ``Stopped``, because making one would cost the replay time."""
         return self.clock.stop(), self._before, self._counted()
 
     def _counted(self) -> tuple[int, int]:
-        """All hits and builds of this process up to now: the candidate's own counters.
+        """All hits and builds of this process so far, from the candidate's own counters.
 
-        Its totals and not each layer's: those of 48 layers take as long to read as several of their preparations.
+        Its totals, not each layer's: reading those of 48 layers takes as long as several of their preparations.
         """
-        if not self._states:  # the control has none to ask, and its replay is spared the sums
+        if not self._states:  # the control has no counters, and its replay is spared the sums
             return 0, 0
         hits = sum(kind.all_hits() for kind in self._contract_kinds)
         return hits, sum(kind.all_builds for kind in self._state_kinds)

@@ -105,7 +105,7 @@ def test_a_defect_before_the_contract_is_refused_by_it(pair: launch.TinyPair, tm
 
 @pytest.mark.timeout(240)
 def test_a_process_that_sees_two_cards_is_refused(pair: launch.TinyPair, tmp_path: Path) -> None:
-    reason = rf"packet 1 in .*: {packets.FAILED}RuntimeError: cpu: this process sees 2 cards; expected one; start it"
+    reason = rf"packet 1 in .*: {packets.FAILED}RuntimeError: cpu: seen 2 cards in this process; expected one; start it"
     with pytest.raises(launch.ArmFailedError, match=reason):
         run(request(pair), tmp_path / "packet", on_card(0, 1))
 
@@ -113,6 +113,6 @@ def test_a_process_that_sees_two_cards_is_refused(pair: launch.TinyPair, tmp_pat
 @pytest.mark.timeout(60)
 def test_another_environment_is_refused(pair: launch.TinyPair, tmp_path: Path) -> None:
     other = dataclasses.replace(on_card(RANK), cards={"LAGUNA_CPU_CARDS": "1", "VLLM_BATCH_INVARIANT": "1"})
-    reason = rf"{packets.FAILED}RuntimeError: VLLM_BATCH_INVARIANT is '1' in the environment, expected None"
+    reason = rf"{packets.FAILED}RuntimeError: VLLM_BATCH_INVARIANT: seen '1' in the environment; expected None"
     with pytest.raises(launch.ArmFailedError, match=reason):
         run(request(pair), tmp_path / "packet", other)

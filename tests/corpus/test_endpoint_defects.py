@@ -59,7 +59,7 @@ def test_41_a_pin_that_is_stale_is_refused(tmp_path: Path) -> None:
     protocol = read_protocol(ROOT / "campaigns" / "laguna-persistent-kv-views-endpoint-cpu.toml")
     changed = tmp_path / "suite.json"
     changed.write_text((SUITES / "tiny-laguna.json").read_text() + "\n")
-    with pytest.raises(UnusableEvidenceError, match=r"sha256 is .*; expected the campaign's"):
+    with pytest.raises(UnusableEvidenceError, match=r"seen sha256 .*; expected the campaign's"):
         read_suite(changed, protocol.suite.pin)
     suite = read_suite(SUITES / "tiny-laguna.json", protocol.suite.pin)
     teacher = json.loads((SUITES / "tiny-laguna.teacher.json").read_text())

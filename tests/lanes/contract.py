@@ -125,7 +125,7 @@ def test_one_card_is_seen_and_any_other_number_is_refused(monkeypatch: pytest.Mo
         return  # a real host has the cards that it has
     monkeypatch.setenv(MASK["cpu"], "0,1")
     monkeypatch.setattr(scripted_xpu.SCRIPT, "count", 2)
-    with pytest.raises(RuntimeError, match=f"{LANE}: this process sees 2 cards; expected one"):
+    with pytest.raises(RuntimeError, match=f"{LANE}: seen 2 cards in this process; expected one"):
         card_identity.require_one_card(LANE)
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only modules of the engine that name what is private to vLLM; each name with the versions that it was seen in."""
+"""The engine's only modules with vLLM's private names, each with the versions it was seen in."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """VLLM's own attention layers, made and called as vLLM's models and runners do, without a model around them.
 
-Every name was seen in vLLM 0.26.0, 0.32.0 and 0.33.0. Nothing is imported that a version binds on some platforms only:
-what vLLM's backend looks up at each call, in its own module, is looked up there.
+Every name was seen in vLLM 0.26.0, 0.32.0 and 0.33.0. A name that vLLM binds on some platforms only is not imported: it
+is looked up in the module of vLLM's backend, as the backend does at each call.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ServingModule(NamedTuple):
     """The module that ends in a lane's own attention operators.
 
     Attributes:
-        name: of it.
-        fallbacks: its functions that compute attention without them.
+        name: of the module.
+        fallbacks: its functions for attention without the operators.
     """
 
     name: str
@@ -44,13 +44,13 @@ class ServingModule(NamedTuple):
 _SERVING: Mapping[Lane, ServingModule] = {
     "cpu": ServingModule("pytest_laguna.engine.reference_kernels"),
     "cuda": ServingModule("vllm.vllm_flash_attn.flash_attn_interface"),
-    # vllm-xpu-kernels 0.1.16: plain torch, for what its library was not compiled for
+    # vllm-xpu-kernels 0.1.16: plain torch, for cases its library was not compiled for
     "xpu": ServingModule("vllm_xpu_kernels.flash_attn_interface", ("_fallback_varlen_attn", "ref_paged_attn")),
 }
 
 
 class Platform(NamedTuple):
-    """What vLLM says of where it runs."""
+    """vLLM's description of its platform."""
 
     name: str
     device_type: str
@@ -60,7 +60,7 @@ class Platform(NamedTuple):
 
 
 def version() -> str:
-    """vLLM's."""
+    """Version of vLLM."""
     return str(vllm.__version__)
 
 
@@ -81,17 +81,17 @@ def qualified_name(thing: Any) -> str:
 
 
 def engine_config(arguments: Mapping[str, Any]) -> VllmConfig:
-    """The resolved configuration of an engine, without the engine; vLLM's plugins are loaded on the way."""
+    """Resolved configuration of an engine, without the engine; also loads vLLM's plugins."""
     return EngineArgs(**arguments).create_engine_config()
 
 
 def forget_selected_backend() -> None:
-    """Let the next layer's backend be selected anew: vLLM keeps what it selected first for a process."""
+    """Let vLLM select the backend of the next layer anew: it caches its first choice for the process."""
     _cached_get_attn_backend.cache_clear()
 
 
 class LayerShape(NamedTuple):
-    """The heads of one rank, and how far they see.
+    """Heads of one rank, and their window.
 
     Attributes:
         query_heads: on one rank.
@@ -107,13 +107,13 @@ class LayerShape(NamedTuple):
 
 
 def make_layer(config: VllmConfig, device: torch.device, number: int, shape: LayerShape) -> Any:
-    """An attention layer of the target, by the arguments with which vLLM's Laguna makes its own.
+    """Make an attention layer of the target, with the arguments of vLLM's Laguna.
 
     Args:
-        config: under which it is made; it knows the layer by its name afterwards.
+        config: registers the layer under its name.
         device: of its scales.
-        number: of the layer.
-        shape: of it.
+        number: index of the layer.
+        shape: of the layer.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
@@ -136,7 +136,7 @@ def make_layer(config: VllmConfig, device: torch.device, number: int, shape: Lay
 
 
 def bind_caches(config: VllmConfig, caches: Mapping[str, torch.Tensor]) -> None:
-    """Bind each layer's cache, [blocks, KV heads, tokens of a block, key and value], by the layer's name."""
+    """Bind each layer's cache, [blocks, KV heads, tokens of a block, 2 * head], by the layer's name."""
     bind_kv_cache(dict(caches), config.compilation_config.static_forward_context, [])
 
 
@@ -144,10 +144,10 @@ class Batch(NamedTuple):
     """One decode step of several sequences with one new token each.
 
     Attributes:
-        slots: [sequences], int64; where each sequence's new token is written.
+        slots: [sequences], int64; slot of each sequence's new token.
         block_table: [sequences, blocks], int32.
         lengths: [sequences], int32; tokens of each in the cache, the new one included.
-        longest: the largest of them.
+        longest: the largest length.
     """
 
     slots: torch.Tensor
@@ -158,7 +158,7 @@ class Batch(NamedTuple):
 
 @contextlib.contextmanager
 def calling(config: VllmConfig, layer: Any, batch: Batch) -> Iterator[None]:
-    """Let a layer be called on a batch, with no mask between its queries: each is a sequence of its own."""
+    """Set the forward context for a layer's call on a batch; without a causal mask, as each query is a sequence."""
     sequences = len(batch.lengths)
     values: dict[str, Any] = {
         "num_actual_tokens": sequences,
@@ -169,7 +169,7 @@ def calling(config: VllmConfig, layer: Any, batch: Batch) -> Iterator[None]:
         "block_table": batch.block_table,
         "slot_mapping": batch.slots,
         "causal": False,
-        # The rest has no default in 0.26.0 and is gone in 0.32.0 and 0.33.0.
+        # 0.26.0 requires the rest; 0.32.0 and 0.33.0 have dropped it.
         "use_cascade": False,
         "common_prefix_len": 0,
         "cu_prefix_query_lens": None,
@@ -191,31 +191,27 @@ def kernels() -> ModuleType:
 
 
 def serving_module(lane: Lane) -> ModuleType:
-    """The module that serves a lane's attention, which vLLM has imported.
-
-    Raises:
-        RuntimeError: it has not: something else serves attention.
-    """
+    """The imported module that serves a lane's attention; raises RuntimeError if vLLM has not imported it."""
     module = sys.modules.get(_SERVING[lane].name)
     if module is None:
-        message = f"{lane}: {_SERVING[lane].name} is not loaded; expected vLLM to have its attention kernel from there"
+        message = f"{lane}: seen no {_SERVING[lane].name}; expected vLLM to import its attention kernel from there"
         raise RuntimeError(message)
     return module
 
 
 def forbid_fallbacks(lane: Lane) -> list[str]:
-    """Put a handler that raises in the place of everything that computes a lane's attention without its operators.
+    """Make every function raise that computes a lane's attention without its operators.
 
     Returns:
-        The full names of what was replaced.
+        Full names of the replaced functions.
 
     Raises:
-        RuntimeError: one is not where it was in the known version, and so may run under another name.
+        RuntimeError: a function is missing, and so may have got another name in this version.
     """
     module = serving_module(lane)
     for name in _SERVING[lane].fallbacks:
         if not hasattr(module, name):
-            message = f"{module.__name__} has no {name}; expected it, to forbid it; see which function replaced it"
+            message = f"{module.__name__}: seen no {name}; expected it, to forbid it; see which function replaced it"
             raise RuntimeError(message)
         setattr(module, name, _forbidden(f"{module.__name__}.{name}"))
     return [f"{module.__name__}.{name}" for name in _SERVING[lane].fallbacks]
@@ -223,7 +219,7 @@ def forbid_fallbacks(lane: Lane) -> list[str]:
 
 def _forbidden(name: str) -> Any:
     def refuse(*_arguments: object, **_keywords: object) -> None:
-        message = f"{name} was called: attention fell back to plain torch; expected the compiled kernel"
+        message = f"{name}: seen called, so attention fell back to plain torch; expected the compiled kernel"
         raise RuntimeError(message)
 
     return refuse

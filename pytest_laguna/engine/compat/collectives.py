@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Breaks a breakable graph at each all-reduce, on any lane. Names read in vLLM 0.26.0, 0.32.0 and 0.33.0: the same.
 
-Upstream has its all-reduces inside the graphs; the published topology has a break at each.
+vLLM keeps its all-reduces inside the graphs; the published topology has a break at each.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from vllm.distributed.parallel_state import GroupCoordinator
 
 
 def break_at_collectives() -> None:
-    """Make each all-reduce of a capture a break, once in a process.
+    """Make each all-reduce of a capture a break; called once in a process.
 
-    Every rank's all-reduce goes through its group's ``_all_reduce_out_place``, whichever library sums; in a group of
-    one rank vLLM does not get there. As with vLLM's own breaks the result's memory is the graph's, and the break holds
-    it weakly: the graph keeps it, and later segments may use it again.
+    Every rank's all-reduce goes through its group's ``_all_reduce_out_place``, whichever library sums; a group of one
+    rank does not get there. As with vLLM's own breaks, the result lies in the graph's memory and the break refers to it
+    weakly: the graph keeps the memory, and later segments may reuse it.
 
     Raises:
-        RuntimeError: vLLM's groups have no such method.
+        RuntimeError: vLLM's groups lack the method.
     """
     if not hasattr(GroupCoordinator, "_all_reduce_out_place"):
-        message = "GroupCoordinator has no _all_reduce_out_place; expected a vLLM that docs/vllm-versions.md has"
+        message = "GroupCoordinator: seen no _all_reduce_out_place; expected a vLLM of docs/vllm-versions.md"
         raise RuntimeError(message)
     all_reduce: Callable[[Any, torch.Tensor], torch.Tensor] = GroupCoordinator._all_reduce_out_place  # noqa: SLF001
-    graphs: Any = breakable_cudagraph  # its own breaks look weak_ref_tensor up in this module
+    graphs: Any = breakable_cudagraph  # vLLM's breaks look weak_ref_tensor up in this module
 
     def breaking_all_reduce(self: Any, input_: torch.Tensor) -> torch.Tensor:
         capture = breakable_cudagraph.BreakableCUDAGraphCapture.current()
@@ -37,7 +37,7 @@ def break_at_collectives() -> None:
         output = torch.empty_like(input_)
         summands, total = (graphs.weak_ref_tensor(tensor) for tensor in (input_, output))
 
-        def collective_break() -> None:  # its name is how a segment is known: introspection.COLLECTIVE_BREAK
+        def collective_break() -> None:  # introspection.COLLECTIVE_BREAK knows a segment by this name
             total.copy_(all_reduce(self, summands))
 
         capture.add_eager(collective_break)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The form of Laguna's ``config.json`` that a vLLM version reads. Imports neither torch nor vLLM.
+"""Forms of Laguna's ``config.json`` for different vLLM versions. Imports neither torch nor vLLM.
 
 vLLM 0.32.0 and 0.33.0 leave Laguna's configuration to transformers, which keys ``rope_parameters`` by layer type since
-5.17. vLLM 0.26.0 brings a class of its own, which takes the first layer type for one of the parameters.
+5.17. vLLM 0.26.0 has a class of its own, which would read the first layer type as one of the parameters.
 """
 
 from __future__ import annotations
@@ -15,24 +15,20 @@ _OLDER = frozenset({"0.26.0"})
 
 
 def has_older_form(version: str) -> bool:
-    """Whether a version reads the older form.
-
-    Raises:
-        ValueError: it is none of the known versions.
-    """
+    """True if a version reads the older form; raises ValueError for an unknown version."""
     if version not in VERSIONS:
-        message = f"vLLM {version}: its form of config.json is not known; expected one of {', '.join(VERSIONS)}"
+        message = f"vLLM {version}: seen no known form of config.json; expected one of {', '.join(VERSIONS)}"
         raise ValueError(message)
     return version in _OLDER
 
 
 def older_form(config: dict[str, Any], *, draft: bool) -> dict[str, Any]:
-    """The same configuration as vLLM 0.26.0 reads it.
+    """Convert a configuration to the form of vLLM 0.26.0.
 
     Args:
         config: in the newer form.
-        draft: whether it is the DFlash draft's. vLLM 0.26.0 knows that by its architecture alone, and does not know
-            ``mlp_layer_types``: with experts to choose from it would give the draft's second layer some.
+        draft: True for the DFlash draft's. vLLM 0.26.0 recognises it by its architecture alone and ignores
+            ``mlp_layer_types``: if there were experts, it would give the draft's second layer some.
     """
     newer = {"rope_parameters", "mlp_layer_types"}
     full, sliding = (config["rope_parameters"][kind] for kind in ("full_attention", "sliding_attention"))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CPU lane changes in vLLM. All names were seen in vLLM 0.32.0, the only version that this is for.
+"""The CPU lane's changes to vLLM. All names were seen in vLLM 0.32.0, the only supported version.
 
-``install_cpu_lane`` gives vLLM's CPU build what its CUDA build has: the FlashAttention backend, over reference kernels,
-and breakable graphs, over tapes. vLLM's own code for both runs unchanged: backend, metadata builder, graph capture,
-wrapper, dispatcher and model runner.
+``install_cpu_lane`` gives vLLM's CPU build two features of its CUDA build: the FlashAttention backend, over reference
+kernels, and breakable graphs, over tapes. vLLM's own code for both runs unchanged: backend, metadata builder, graph
+capture, wrapper, dispatcher and model runner.
 """
 
 from __future__ import annotations
@@ -40,11 +40,7 @@ _BETWEEN_LOOKS_SECONDS = 0.0005
 
 @functools.cache
 def install_cpu_lane() -> None:
-    """Change this process's vLLM, once; ``require_known_vllm`` has been called.
-
-    Raises:
-        RuntimeError: a name is not where it was in the known version.
-    """
+    """Change this process's vLLM, once, after ``require_known_vllm``; raises RuntimeError if a name has moved."""
     _serve_flash_attention()
     _route_with_sigmoid()
     _norm_stacked_weights()
@@ -56,9 +52,9 @@ def install_cpu_lane() -> None:
 
 
 def _replace(owner: Any, name: str, value: object) -> None:
-    """Set an attribute that must be there: a name that has moved is an error and not a change without effect."""
+    """Set an existing attribute; a name that has moved is an error, as setting it would have no effect."""
     if not hasattr(owner, name):
-        message = f"{owner.__name__} has no {name}: the CPU lane was written against vLLM {VLLM_VERSION}, which has it"
+        message = f"{owner.__name__}: seen no {name}; expected that of vLLM {VLLM_VERSION}, the CPU lane's version"
         raise RuntimeError(message)
     setattr(owner, name, value)
 
@@ -67,7 +63,7 @@ def _serve_flash_attention() -> None:
     """In vLLM 0.32.0 the CPU platform ignores the selected backend, and both modules lack the kernels' names there."""
 
     def get_attn_backend_cls(_cls: object, /, *_arguments: object, **_keywords: object) -> str:
-        # The path and not the class, so that a backend registered in its place is honoured, before or after this.
+        # The path, not the class, so that a replacement registered before or after this is honoured.
         return AttentionBackendEnum.FLASH_ATTN.get_path()
 
     _replace(CpuPlatform, "get_attn_backend_cls", classmethod(get_attn_backend_cls))
@@ -79,7 +75,7 @@ def _serve_flash_attention() -> None:
 
 
 def _route_with_sigmoid() -> None:
-    """In vLLM 0.32.0 ``CPURouter`` knows sigmoid scores in groups only; Laguna's experts are in no groups."""
+    """In vLLM 0.32.0 ``CPURouter`` knows sigmoid scores in groups only, and Laguna's experts are ungrouped."""
     original = CPURouter._compute_routing  # noqa: SLF001
 
     def compute_routing(
@@ -111,7 +107,7 @@ def _norm_stacked_weights() -> None:
 def _allow_static_graphs() -> None:
     """In vLLM 0.32.0 the CPU platform denies graphs, has no pool for them, and empties the list of sizes to capture.
 
-    It also has ranks spawned whatever the environment says; it has nothing that a fork would break.
+    It also spawns ranks despite the environment; this lane has nothing that a fork would break.
     """
     original = CpuPlatform.check_and_update_config
 
@@ -125,24 +121,24 @@ def _allow_static_graphs() -> None:
 
     _replace(CpuPlatform, "support_static_graph_mode", classmethod(lambda _cls: True))
     _replace(CpuPlatform, "check_and_update_config", classmethod(check_and_update_config))
-    # The pool is a token that is passed on: a tape owns its memory.
+    # A token that is only passed on: a tape owns its memory.
     CpuPlatform.graph_pool_handle = classmethod(lambda _cls: (0, 0))  # type: ignore[attr-defined]
 
 
 def _wait_without_spinning() -> None:
-    """In vLLM 0.32.0 who waits for a message, or for another rank, looks again at once: on cores that ranks compute on.
+    """In vLLM 0.32.0 a wait for a message or another rank spins, on cores that other ranks need.
 
-    Ranks reduce through gloo, which blocks, and not through vLLM's shared memory, which also leaves its files behind.
+    Ranks reduce through gloo, which blocks, not through vLLM's shared memory, which also leaves its files behind.
     """
     _replace(shm_broadcast, "sched_yield", functools.partial(time.sleep, _BETWEEN_LOOKS_SECONDS))
     _replace(CpuCommunicator, "_all_group_ranks_share_shm_group_name", lambda _self: False)
 
 
 def _capture_on_tapes() -> None:
-    """In vLLM 0.32.0 a capture looks ``torch.cuda.CUDAGraph`` up at each segment, and holds its tensors weakly."""
+    """In vLLM 0.32.0 a capture looks ``torch.cuda.CUDAGraph`` up at each segment, and refers to its tensors weakly."""
 
     class TapeCapture(breakable_cudagraph.BreakableCUDAGraphCapture):
-        """vLLM's breakable capture, with the recorder entered for as long as it lasts."""
+        """vLLM's breakable capture with an active recorder."""
 
         def __init__(self, pool: object = None) -> None:
             super().__init__(pool)
@@ -163,7 +159,7 @@ def _capture_on_tapes() -> None:
 
     torch.cuda.CUDAGraph = tape_graph.TapeGraph  # type: ignore[misc,assignment]
     _replace(breakable_cudagraph, "BreakableCUDAGraphCapture", TapeCapture)
-    # There is no pool whose slots a strong reference could pin.
+    # Strong references are fine: there is no pool whose slots they could pin.
     _replace(breakable_cudagraph, "weak_ref_tensor", _same)
     _replace(breakable_cudagraph, "weak_ref_tensors", _same)
 
@@ -173,7 +169,7 @@ def _same(value: Any) -> Any:
 
 
 def _capture_at_start_up() -> None:
-    """In vLLM 0.32.0 ``CPUModelRunner`` overrides the places where ``GPUModelRunner`` wraps and captures the model."""
+    """In vLLM 0.32.0 ``CPUModelRunner`` overrides ``GPUModelRunner``'s methods that wrap and capture the model."""
     gpu_model_runner = importlib.import_module("vllm.v1.worker.gpu_model_runner")
     runner = importlib.import_module("vllm.v1.worker.cpu_model_runner").CPUModelRunner
     worker = importlib.import_module("vllm.v1.worker.cpu_worker").CPUWorker
@@ -196,7 +192,7 @@ def _capture_at_start_up() -> None:
         return warm_up(self)
 
     _replace(runner, "load_model", load_and_wrap)
-    # The CPU runner's own get_model does not look behind the wrapper.
+    # The CPU runner's own get_model does not unwrap the model.
     _replace(runner, "get_model", gpu_model_runner.GPUModelRunner.get_model)
     _replace(worker, "compile_or_warm_up_model", capture_and_warm_up)
     # No streams to capture on, and no workspace manager, on a CPU.
@@ -210,12 +206,12 @@ def _wrapped(model: Any, vllm_config: Any) -> Any:
 
 @contextlib.contextmanager
 def _without_device_memory() -> Iterator[None]:
-    """``capture_model`` asks how much device memory the graphs took; there is none."""
+    """Answer ``capture_model``'s question about the graphs' device memory with zero."""
     with mock.patch.object(torch.accelerator, "get_memory_info", return_value=(0, 0)):
         yield
 
 
 def _register_models() -> None:
-    """VLLM 0.32.0 inspects a class that it knows by name only in a process of its own, about ten seconds for each."""
+    """VLLM 0.32.0 inspects a class known by name only in a separate process, about ten seconds for each."""
     ModelRegistry.register_model("LagunaForCausalLM", LagunaForCausalLM)
     ModelRegistry.register_model("DFlashLagunaForCausalLM", DFlashLagunaForCausalLM)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine reads of a running vLLM worker, on any lane; nothing is changed. Names seen in vLLM 0.32.0."""
+"""Reads a running vLLM worker, on any lane, without changing it. Names seen in vLLM 0.32.0."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from vllm.model_executor.models.utils import extract_layer_index
 from vllm.v1.attention.backends import flash_attn
 
 COLLECTIVE_BREAK = "collective_break"
-"""Name of the function that a break around a collective runs."""
+"""Name of the function in a break around a collective."""
 _ATTENTION_BREAK = "unified_attention_with_output"
 
 
 class Capture(NamedTuple):
-    """One captured breakable graph."""
+    """A captured breakable graph."""
 
     model: Literal["target", "draft"]
     descriptor: str
@@ -29,7 +29,7 @@ class Capture(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Which rank a worker is."""
+    """Rank of a worker."""
 
     rank: int
     world_size: int
@@ -37,12 +37,12 @@ class Place(NamedTuple):
 
 
 def place(worker: Any) -> Place:
-    """Which rank it is; the first two are the worker's own, the third its process group's."""
+    """Ranks of a worker: the first two fields are its own, the third is its process group's."""
     return Place(worker.rank, worker.vllm_config.parallel_config.world_size, get_tensor_model_parallel_rank())
 
 
 def target_attention_layers(worker: Any) -> dict[str, Any]:
-    """The target's attention layers by name; the draft's are numbered on from the target's last."""
+    """The target's attention layers by name; the draft's numbers continue after the target's last."""
     config = worker.vllm_config
     layers = config.compilation_config.static_forward_context
     return {
@@ -54,18 +54,18 @@ def target_attention_layers(worker: Any) -> dict[str, Any]:
 
 
 def candidate_states(worker: Any) -> list[Any]:
-    """The candidate's ``ViewState`` of each target layer; empty where vLLM's own class serves attention."""
+    """The candidate's ``ViewState`` of each target layer; empty if vLLM's own class serves attention."""
     layers = target_attention_layers(worker).values()
     return [layer.impl.views for layer in layers if hasattr(layer.impl, "views")]
 
 
 def attention_class() -> type[Any]:
-    """vLLM's FlashAttention implementation, in which a candidate's views end as well."""
+    """vLLM's FlashAttention implementation, which uses a candidate's views too."""
     return flash_attn.FlashAttentionImpl
 
 
 def canonical_strides() -> tuple[ModuleType, str]:
-    """Where that implementation's forward finds, by name and at each call, what it applies to a view of the cache."""
+    """Module and name of the function applied to both views by this forward, which looks it up at each call."""
     return flash_attn, "canonicalize_singleton_dim_strides"
 
 
@@ -75,9 +75,9 @@ def attention_kernels() -> ModuleType:
 
 
 def captures(worker: Any) -> Iterator[Capture]:
-    """Every capture that could be replayed in this process, the target's first."""
+    """Every complete capture in this process, the target's first."""
     target = worker.model_runner.get_model()
-    # A weak set of all wrappers; entries by batch descriptor, whose capture is None until it is complete.
+    # A weak set of all wrappers. Entries are by batch descriptor; an incomplete one has no capture.
     wrappers = list(BreakableCUDAGraphWrapper._all_instances)  # noqa: SLF001
     for wrapper in sorted(wrappers, key=lambda wrapper: wrapper.unwrap() is not target):
         model: Literal["target", "draft"] = "target" if wrapper.unwrap() is target else "draft"
@@ -87,11 +87,11 @@ def captures(worker: Any) -> Iterator[Capture]:
 
 
 def segment_kind(segment: Callable[[], Any]) -> Literal["graph", "attention", "collective", "other"]:
-    """What a segment of a capture is: a graph's replay, or a break by the operation that it runs."""
+    """Kind of a capture's segment: a graph's replay, or a break, by its operation."""
     if isinstance(getattr(segment, "__self__", None), torch.cuda.CUDAGraph):
         return "graph"
     if getattr(segment, "__name__", "") == COLLECTIVE_BREAK:
         return "collective"
-    # vLLM's decorator leaves a function without a name of its own around the operation, its variable ``fn``.
+    # vLLM's decorator wraps the operation in an unnamed function with the variable ``fn``.
     broken = inspect.getclosurevars(segment).nonlocals.get("fn") if inspect.isfunction(segment) else None
     return "attention" if getattr(broken, "__name__", "") == _ATTENTION_BREAK else "other"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The target's captured verification batch, and what may be put around its replay from outside.
+"""The target's captured verification batch, with hooks around its replay.
 
-Everything is set on the objects of one capture and taken away again; vLLM's classes keep what they have. Names read in
-vLLM 0.26.0, 0.32.0 and 0.33.0, where they are the same.
+Hooks are set on the objects of one capture and removed again; vLLM's classes stay unchanged. Names read in vLLM 0.26.0,
+0.32.0 and 0.33.0: the same.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Replay = Callable[[], Any]
 
 
 class CapturedBatch:
-    """One batch descriptor of the target's wrapper, captured.
+    """One captured batch descriptor of the target's wrapper.
 
     Attributes:
         descriptor: vLLM's description of the batch.
         tokens: of the batch.
-        segments: what a replay runs, in order; vLLM's own list.
+        segments: of a replay, in order; vLLM's own list.
     """
 
     def __init__(self, wrapper: Any, entry: Any) -> None:
@@ -35,9 +35,9 @@ class CapturedBatch:
 
     @contextlib.contextmanager
     def around(self, whole: Callable[[Replay], Any]) -> Iterator[None]:
-        """Have each replay of this batch, and of no other, run by ``whole``; it is handed vLLM's own and runs it.
+        """Run each replay of this batch, and of no other, by ``whole``, which calls vLLM's own.
 
-        The wrapper looks ``_replay`` up on itself with the entry of the batch that is due.
+        The wrapper looks ``_replay`` up on itself, and passes the entry of the due batch.
         """
         replay = self._wrapper._replay  # noqa: SLF001
 
@@ -51,7 +51,7 @@ class CapturedBatch:
 
     @contextlib.contextmanager
     def inside(self, loop: Callable[[], None], offloader: Callable[[Replay], None]) -> Iterator[None]:
-        """Have the loop over the segments run by ``loop``, and the wait for offloaded weights by ``offloader``.
+        """Run ``loop`` in place of the loop over the segments, and ``offloader`` around the wait for offloaded weights.
 
         A replay first waits for the offloader, found by a module global, and then calls the capture's ``replay``.
         """
@@ -76,7 +76,7 @@ class CapturedBatch:
 
 @contextlib.contextmanager
 def _set_on(owner: Any, name: str, value: object) -> Iterator[None]:
-    """Hide an attribute of the class behind one of the object; what the object had before is put back."""
+    """Shadow a class's attribute on one object inside the block; afterwards, restore the object."""
     before = vars(owner).get(name)
     setattr(owner, name, value)
     try:
@@ -89,13 +89,13 @@ def _set_on(owner: Any, name: str, value: object) -> Iterator[None]:
 
 
 def verification_batch(worker: Any, tokens: int) -> CapturedBatch:
-    """The target's capture that serves batches of ``tokens``.
+    """The target's capture for batches of ``tokens``.
 
     Raises:
-        RuntimeError: the target has not exactly one, or checks its inputs at every replay, which would be timed.
+        RuntimeError: there is not exactly one, or vLLM checks its inputs at every replay, which would be timed.
     """
     target = worker.model_runner.get_model()
-    # A weak set of all wrappers; entries by batch descriptor (0.33.0: any hashable), each of which holds its own.
+    # A weak set of all wrappers; each has entries of its own by batch descriptor (0.33.0: any hashable).
     found = [
         (wrapper, entry)
         for wrapper in list(BreakableCUDAGraphWrapper._all_instances)  # noqa: SLF001
@@ -104,10 +104,10 @@ def verification_batch(worker: Any, tokens: int) -> CapturedBatch:
         if entry.capture is not None and entry.batch_descriptor.num_tokens == tokens
     ]
     if len(found) != 1:
-        message = f"rank {worker.rank}: {len(found)} captures of the target for {tokens} tokens; expected one"
+        message = f"rank {worker.rank}: seen {len(found)} captures of the target for {tokens} tokens; expected one"
         raise RuntimeError(message)
     [(wrapper, entry)] = found
     if wrapper.is_debugging_mode:
-        message = f"rank {worker.rank}: vLLM logs at DEBUG and checks inputs at every replay; expected it not to"
+        message = f"rank {worker.rank}: seen vLLM at DEBUG, where replays check inputs; expected another log level"
         raise RuntimeError(message)
     return CapturedBatch(wrapper, entry)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this rank samples. Names seen in vLLM 0.26.0, 0.32.0 and 0.33.0, in both of their model runners.
+"""Tokens sampled by this rank. Names seen in vLLM 0.26.0, 0.32.0 and 0.33.0, in both of their model runners.
 
-Every rank samples, from the same logits; the executor asks one of them for its answer, and of the others nobody learns
-what it was. An answer is the tokens, or with asynchronous scheduling what gives them once they have come from the
-device; it may be asked once, and on most ranks nobody does.
+Every rank samples from the same logits, but the executor asks only one of them. The answer is the tokens, or with
+asynchronous scheduling an object that yields them once they have come from the device. It may be asked once, and on
+most ranks nobody does.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 
 class SampledTokens:
-    """The tokens of every step from now on; nothing waits for the device before they are asked for."""
+    """Collects the tokens of every step from now on, without waiting for the device before ``token_ids``."""
 
     def __init__(self, worker: Any, step: Callable[[], None]) -> None:
-        """Look at what vLLM's worker answers with.
+        """Wrap the worker's sampling.
 
         Args:
             worker: vLLM's, with its model loaded.
-            step: is called at each step, before its tokens are sampled.
+            step: called at each step, before its tokens are sampled.
         """
         self._steps: list[Callable[[], Any]] = []
         runner = worker.model_runner
@@ -33,24 +33,24 @@ class SampledTokens:
             self._take(answer)
             return answer
 
-        # On the object and not on its class: vLLM looks the method up at each step.
+        # On the object, not on its class: vLLM looks the method up at each step.
         runner.sample_tokens = watched
 
     def _take(self, answer: Any) -> None:
         if hasattr(answer, "get_output"):
             answer.get_output = once = _Once(answer.get_output)
             self._steps.append(once.tokens)
-        elif answer is not None:  # None: the step failed before it sampled, and the executor raises what it failed by
+        elif answer is not None:  # None: the step failed before sampling, and the executor raises its error
             tokens = _flat(answer)  # copied: the scheduler cuts its lists
             self._steps.append(lambda: tokens)
 
     def token_ids(self) -> list[int]:
-        """All of them, in the order of their steps; to be asked for when the generation is over."""
+        """All tokens in order; called after the generation."""
         return [token for step in self._steps for token in step()]
 
 
 class _Once:
-    """An answer that is asked once, by whoever comes first, and given as often as it is wanted."""
+    """Asks for an answer once, whoever comes first, and then returns it as often as wanted."""
 
     def __init__(self, ask: Callable[[], Any]) -> None:
         self._ask = ask
@@ -58,11 +58,11 @@ class _Once:
         self._given: tuple[Any, list[int]] | None = None
 
     def __call__(self) -> Any:
-        """The answer, as the executor wants it."""
+        """The answer, in the executor's form."""
         return self._answer()[0]
 
     def tokens(self) -> list[int]:
-        """Its tokens."""
+        """Tokens of the answer."""
         return self._answer()[1]
 
     def _answer(self) -> tuple[Any, list[int]]:

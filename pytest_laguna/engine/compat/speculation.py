@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine counted of its drafts. Names seen in vLLM 0.26.0, 0.32.0 and 0.33.0, where they are the same.
+"""An engine's counters of its drafts. Names seen in vLLM 0.26.0, 0.32.0 and 0.33.0: the same.
 
-0.32.0 and later also count for each request; 0.26.0 does not, and an arm makes one request.
+0.32.0 and later also count for each request; 0.26.0 does not, but an arm makes only one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos"
 
 
 def acceptance(engine: Any) -> Acceptance:
-    """Everything that was proposed and accepted since the engine began.
+    """Proposed and accepted tokens since the engine began.
 
     Args:
-        engine: a ``vllm.LLM`` that speculates, and was told not to disable its statistics.
+        engine: a ``vllm.LLM`` with a draft and enabled statistics.
 
     Raises:
-        RuntimeError: it does not tell each of the counters exactly once.
+        RuntimeError: the engine does not have each counter exactly once.
     """
     metrics = engine.get_metrics()
     return Acceptance(
@@ -37,6 +37,6 @@ def acceptance(engine: Any) -> Acceptance:
 def _only(metrics: list[Any], name: str) -> Any:
     found = [metric for metric in metrics if metric.name == name]
     if len(found) != 1:
-        message = f"vLLM tells {len(found)} counters {name}; expected one; see what counts its drafts in this version"
+        message = f"vLLM: seen {len(found)} counters {name}; expected one; see what counts its drafts in this version"
         raise RuntimeError(message)
     return found[0]

@@ -9,10 +9,10 @@ from typing import Any
 
 
 def before_start_up(act: Callable[[Any, int], None]) -> None:
-    """Call a function with each worker of this process, and its rank, before it takes its device.
+    """Call a function with each worker of this process, and its rank, before the worker takes its device.
 
     Args:
-        act: what is called; what it raises ends the start-up.
+        act: called function; its exception ends the start-up.
     """
     from vllm.v1.worker.worker_base import WorkerWrapperBase  # noqa: PLC0415 - vLLM's plugins are loaded before it
 
@@ -30,12 +30,12 @@ def before_start_up(act: Callable[[Any, int], None]) -> None:
 def after_start_up(lane: str, act: Callable[[Any], None]) -> None:
     """Call a function with each worker of this process once its models are warm and its graphs captured.
 
-    vLLM's engine lets every worker run ``compile_or_warm_up_model`` as the last step of its start-up, before it takes
-    requests; a ``worker_extension_cls`` may add methods to a worker and not replace this one.
+    vLLM's engine runs every worker's ``compile_or_warm_up_model`` as the last step of its start-up, before requests. A
+    ``worker_extension_cls`` may add methods to a worker, but not replace this one.
 
     Args:
-        lane: whose worker class it is.
-        act: what is called; what it raises ends the start-up.
+        lane: decides the worker class.
+        act: called function; its exception ends the start-up.
     """
     worker_class = _worker_class(lane)
     original = worker_class.compile_or_warm_up_model

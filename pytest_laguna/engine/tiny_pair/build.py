@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write both models' folders from the shipped numbers, and see that every byte is as it was when they were shipped."""
+"""Writes both models' folders from the shipped numbers, and checks every byte against its pinned hash."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def build(directory: Path, size: Size) -> str:
 
 
 def write(directory: Path, size: Size) -> None:
-    """Write what ``build`` writes, whatever its bytes are; raises FileExistsError like it."""
+    """Write the files of ``build``, whatever their bytes; raises FileExistsError like it."""
     target, draft = directory / "target", directory / "draft"
     target.mkdir(parents=True)
     draft.mkdir()
@@ -55,13 +55,13 @@ def write(directory: Path, size: Size) -> None:
 
 
 def check(directory: Path, size: Size) -> str:
-    """Compare what has been built with the pinned hashes of its size; a size that is not pinned is not compared.
+    """Compare built files with the pinned hashes of their size; an unpinned size is not compared.
 
     Returns:
         SHA-256 over the names and hashes of all files.
 
     Raises:
-        RuntimeError: a file is missing, is one too many, or has other bytes.
+        RuntimeError: a file is missing, unexpected or different.
     """
     built = hashes(directory)
     if is_pinned(size):
@@ -70,16 +70,12 @@ def check(directory: Path, size: Size) -> str:
 
 
 def is_pinned(size: Size) -> bool:
-    """Whether the hashes of a pair of this size are shipped."""
+    """True if the hashes of this size are shipped."""
     return str(size) in _pinned()
 
 
 def require_shipped(directory: Path = HERE) -> None:
-    """Compare the trained numbers with their pinned hashes.
-
-    Raises:
-        RuntimeError: one of the files is missing or has other bytes.
-    """
+    """Compare the trained numbers with their pinned hashes; raises RuntimeError if a file is missing or different."""
     seen = {name: sha256(directory / name) for name in SHIPPED if (directory / name).is_file()}
     _require_equal(directory, seen, _pinned()["shipped"])
 
@@ -100,8 +96,8 @@ def _require_equal(directory: Path, seen: dict[str, str], pinned: dict[str, str]
     for name in sorted(seen.keys() | pinned.keys()):
         if seen.get(name) != pinned.get(name):
             message = (
-                f"{directory / name}: SHA-256 is {seen.get(name)}, expected {pinned.get(name)}; the pair is made of "
-                "hashes and shipped numbers alone: look for another version of safetensors or a damaged installation"
+                f"{directory / name}: seen SHA-256 {seen.get(name)}; expected {pinned.get(name)}, as the pair is made "
+                "of hashes and shipped numbers alone; look for another version of safetensors or a damaged installation"
             )
             raise RuntimeError(message)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text that the pair is trained on: streams, each determined by what has been seen of it.
+"""The pair's training text: streams in which every item follows from the text before.
 
-Five kinds go on for ever; two come to an end, which is the end token, and then begin anew. Imports no torch.
+Five kinds go on for ever; two end with the end token, and then begin anew. Imports no torch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Stream:
     """One endless text.
 
     Attributes:
-        kind: how an item is made from its position.
+        kind: of the items.
         position: of the first item.
         constant: the addend of all assignments, 1 to 9.
         separator: between digits, words and letters.
@@ -57,7 +57,7 @@ class Stream:
     separator: str = "\n"
 
     def token_ids(self, tokens: int) -> list[int]:
-        """The first so many token ids."""
+        """The first ``tokens`` token ids."""
         seen: list[int] = []
         position = self.position
         while len(seen) < tokens:

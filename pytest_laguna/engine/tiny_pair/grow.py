@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what was trained to a model of a given size: quiet layers in the middle, and every head once for each rank."""
+"""Grows the trained weights to a model of a given size: quiet layers in the middle, every head once for each rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FUSED_ROWS = ".self_attn.qkv_proj.weight"
 
 
 def with_layers(trained: Mapping[str, torch.Tensor], layers: int) -> Weights:
-    """The target of so many layers: the trained ones, whose names are those of 48, around the quiet ones."""
+    """The target with a number of layers: the trained ones, named as in 48 layers, around the quiet ones."""
     moved = layers - shape.LAYERS
     weights = quiet_weights(layers)
     for name, value in trained.items():
@@ -27,7 +27,7 @@ def with_layers(trained: Mapping[str, torch.Tensor], layers: int) -> Weights:
 
 
 def _moved(name: str, by: int) -> str:
-    """The name of a weight of the last four layers in a target of another depth; other names stay."""
+    """Name of a weight of the last four layers in a target of another depth; other names stay."""
     before, layers, rest = name.partition("model.layers.")
     if not layers:
         return name
@@ -37,10 +37,10 @@ def _moved(name: str, by: int) -> str:
 
 
 def with_heads(weights: Mapping[str, torch.Tensor], ranks: int) -> Weights:
-    """The same function with every attention head so many times over, all heads once before any comes again.
+    """The same function with every attention head repeated ``ranks`` times, the heads in order within each repetition.
 
-    Each rank of a tensor-parallel group then holds all of one rank's heads, and its part of the sum over ranks is one
-    rank's output divided by their number. That number is a power of two, so that no bit is lost in bfloat16.
+    Each rank of a tensor-parallel group then holds all heads of one rank, and its part of the sum over ranks is one
+    rank's output divided by their number. That number is a power of two, so bfloat16 loses no bit.
     """
     return {name: _with_heads(name, value, ranks) for name, value in weights.items()}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The prompts: pieces of streams that the target has learnt, so that it is sure of each token that follows."""
+"""Prompts: pieces of streams known to the target, so that it is sure of each following token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Prompt:
 
     Attributes:
         stream: the text.
-        tokens: how many of it are the prompt.
+        tokens: length of the prompt.
     """
 
     stream: Stream
@@ -23,7 +23,7 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """The prompt's text."""
+        """Text of the prompt."""
         return decode(self.stream.token_ids(self.tokens))
 
 
@@ -37,5 +37,5 @@ GATE_2 = {
 
 
 def gate_2_prompts() -> dict[str, str]:
-    """The texts of gate 2's prompts by name, as ``prompts.json`` beside the models has them."""
+    """Texts of gate 2's prompts by name, the content of ``prompts.json``."""
     return {name: prompt.text for name, prompt in GATE_2.items()}

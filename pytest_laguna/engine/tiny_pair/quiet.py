@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quiet layers of the target: numbers from SHAKE-256, so that no random generator or CPU can change a byte."""
+"""The target's quiet layers: numbers from SHAKE-256, so that no random generator or CPU can change a byte."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from . import shape
 
 _OUTPUT_SCALE = 0.03
-"""Size of what one quiet sublayer adds, against the rms of the trained residual stream where they are inserted."""
+"""Size of one quiet sublayer's output, relative to the rms of the trained residual stream at the insertion."""
 _RESIDUAL_RMS = 10.8
 _CORRECTION_BIAS_SCALE = 0.05
 _GATE_SCALE = 0.1

@@ -21,13 +21,13 @@ MASK_TOKEN = 5
 
 LAYERS = 48
 QUICK_LAYERS = 12
-"""Of the pair for runs whose subject is not the model."""
+"""For runs whose subject is not the model."""
 PERIOD = 4
 """One layer that attends to the whole context, then three that slide."""
 WIDTHS = (1, 4, 16, 64)
-"""Powers of four, whose roots cost no bit in bfloat16."""
+"""Powers of four: their roots are powers of two, which cost no bit in bfloat16."""
 VLLM = "0.32.0"
-"""The version that the pair is written for unless another is named."""
+"""Default version of vLLM for the pair."""
 DENSE_INTERMEDIATE = 128
 EXPERTS = 4
 EXPERTS_PER_TOKEN = 2
@@ -38,7 +38,7 @@ DRAFT_LAYERS = 2
 DRAFT_INTERMEDIATE = 256
 DRAFT_TOKENS = 7
 TAPS = 5
-"""After so many of the target's layers the draft reads the residual stream."""
+"""Number of target layers after which the draft reads the residual stream."""
 
 FULL_ROPE: dict[str, Any] = {"partial_rotary_factor": 0.5, "rope_theta": 500000.0, "rope_type": "default"}
 SLIDING_ROPE: dict[str, Any] = {"partial_rotary_factor": 1.0, "rope_theta": 10000.0, "rope_type": "default"}
@@ -46,17 +46,17 @@ SLIDING_ROPE: dict[str, Any] = {"partial_rotary_factor": 1.0, "rope_theta": 1000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Size:
-    """How large a pair is; what it computes is the same for every number of ranks.
+    """Size of a pair; its function is the same for every number of ranks.
 
     Attributes:
         layers: of the target, a multiple of four and at least eight.
-        tensor_parallel_size: ranks that it is made for, 1, 2 or 4; each holds two KV heads.
-        width: times the hidden size, one of ``WIDTHS``; the sizes inside the MLPs grow by its root. With 48 layers and
-            64 the target has 1.1e9 parameters.
-        vllm: the version that is to read it.
+        tensor_parallel_size: ranks of the pair, 1, 2 or 4; each holds two KV heads.
+        width: factor on the hidden size, one of ``WIDTHS``; the sizes inside the MLPs grow by its root. With 48 layers
+            and 64 the target has 1.1e9 parameters.
+        vllm: version to read the pair.
 
     Raises:
-        ValueError: it is another number, or a version whose form of ``config.json`` is not known.
+        ValueError: another number, or a version with an unknown form of ``config.json``.
     """
 
     layers: int = LAYERS
@@ -66,18 +66,18 @@ class Size:
 
     def __post_init__(self) -> None:
         if self.layers < 2 * PERIOD or self.layers % PERIOD:
-            message = f"layers is {self.layers}; expected a multiple of {PERIOD}, {2 * PERIOD} or more"
+            message = f"layers: seen {self.layers}; expected a multiple of {PERIOD}, {2 * PERIOD} or more"
             raise ValueError(message)
         if self.tensor_parallel_size not in {1, 2, 4}:
-            message = f"tensor_parallel_size is {self.tensor_parallel_size}; expected 1, 2 or 4"
+            message = f"tensor_parallel_size: seen {self.tensor_parallel_size}; expected 1, 2 or 4"
             raise ValueError(message)
         if self.width not in WIDTHS:
-            message = f"width is {self.width}; expected one of {', '.join(map(str, WIDTHS))}"
+            message = f"width: seen {self.width}; expected one of {', '.join(map(str, WIDTHS))}"
             raise ValueError(message)
         configuration.has_older_form(self.vllm)
 
     def __str__(self) -> str:
-        """What makes it another pair; versions that read the same form have the same."""
+        """Key of the pair among the pinned hashes; versions with the same form of configuration share it."""
         parts = [f"layers={self.layers}", f"tensor_parallel_size={self.tensor_parallel_size}"]
         parts += [f"width={self.width}"] if self.width > 1 else []
         parts += [f"vllm={self.vllm}"] if configuration.has_older_form(self.vllm) else []
@@ -85,26 +85,26 @@ class Size:
 
 
 def inner(width: int) -> int:
-    """Times what the sizes inside the MLPs of a pair of that width are."""
+    """Factor on the sizes inside the MLPs of a pair of that width."""
     return math.isqrt(width)
 
 
 def trained_layers(layers: int = LAYERS) -> tuple[int, ...]:
     """The first and last four of a target's layers.
 
-    Those between are quiet: random, and scaled so that they disturb the residual stream but little.
+    Those between are quiet: random, and scaled to hardly disturb the residual stream.
     """
     return (*range(PERIOD), *range(layers - PERIOD, layers))
 
 
 def tap_layers(layers: int = LAYERS) -> tuple[int, ...]:
-    """The layers of a target after which the draft reads the residual stream: the second, the last but one, between."""
+    """Layers of a target followed by a tap for the draft: the second, the last but one, and some between."""
     first, last = 1, layers - 2
     return tuple(first + number * (last - first) // (TAPS - 1) for number in range(TAPS))
 
 
 def is_full(layer: int) -> bool:
-    """Whether a layer of the target attends to the whole context."""
+    """True if a layer of the target attends to the whole context."""
     return layer % PERIOD == 0
 
 
@@ -114,12 +114,12 @@ def heads(layer: int) -> int:
 
 
 def is_dense(layer: int) -> bool:
-    """Whether a layer of the target has a dense MLP in place of experts."""
+    """True if a layer of the target has a dense MLP in place of experts."""
     return layer == 0
 
 
 def target_config(size: Size) -> dict[str, Any]:
-    """``config.json`` of the target, in the form that the version reads."""
+    """``config.json`` of the target, in the form of the size's vLLM version."""
     layers = range(size.layers)
     config = _config(
         size,
@@ -152,7 +152,7 @@ def draft_config(size: Size) -> dict[str, Any]:
 def _config(
     size: Size, *, layer_types: list[str], heads_per_layer: list[int], mlp_types: list[str], intermediate: int
 ) -> dict[str, Any]:
-    """In the form that transformers' ``LagunaConfig`` reads since 5.17."""
+    """The form of transformers' ``LagunaConfig`` since 5.17."""
     ranks, wider = size.tensor_parallel_size, inner(size.width)
     return {
         "architectures": ["LagunaForCausalLM"],

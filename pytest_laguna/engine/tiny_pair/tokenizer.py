@@ -23,12 +23,12 @@ _BYTE_OF_TOKEN = {token: byte for byte, token in _TOKEN_OF_BYTE.items()}
 
 
 def encode(text: str) -> list[int]:
-    """Token ids of a text, one for each byte of its UTF-8 form; equal to what ``tokenizer.json`` gives."""
+    """Token ids of a text, one for each byte of its UTF-8 form, as ``tokenizer.json`` gives them."""
     return [_TOKEN_OF_BYTE[byte] for byte in text.encode()]
 
 
 def decode(token_ids: Iterable[int]) -> str:
-    """The text of token ids, none of which may be a special token; raises KeyError on one."""
+    """Text of token ids; raises KeyError on a special token."""
     return bytes(_BYTE_OF_TOKEN[token] for token in token_ids).decode()
 
 
@@ -71,9 +71,9 @@ def tokenizer_json() -> dict[str, Any]:
 
 
 def tokenizer_config() -> dict[str, Any]:
-    """``tokenizer_config.json``, whose chat template is the turns' text and nothing else: the model goes on from there.
+    """``tokenizer_config.json``, with a chat template of nothing but the turns' text, for the model to go on from.
 
-    Settings that a chat's client passes on to the template, such as ``enable_thinking``, change nothing.
+    Settings that a chat client passes to the template, such as ``enable_thinking``, change nothing.
     """
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

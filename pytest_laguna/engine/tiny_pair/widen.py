@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same function with more numbers: every width of a model grown, and what is new is zero.
+"""Widens a model without changing its function: every width grows, and all new numbers are zero.
 
 A residual stream of ``width`` times the hidden size holds the old one in front and zeros behind. Its mean square is
-``width`` times smaller, so that a norm gives the root of ``width`` times more, which the norm's weight takes back: a
-power of two, which costs no bit in bfloat16. Only the order of sums differs, and the epsilon of the norms of queries
-and keys, which share the configuration's one with the others.
+``width`` times smaller, so a norm multiplies it by a further root of ``width``, and the norm's weight is divided by
+that root: a power of two, which costs no bit in bfloat16. Only the order of sums differs, and the epsilon of the norms
+of queries and keys, which share the configuration's one with the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INNER_ROWS = ("gate_proj.weight", "up_proj.weight")
 
 
 def with_width(weights: Mapping[str, torch.Tensor], width: int) -> Weights:
-    """A model whose residual stream and inner sizes are wider; ``shape.Size`` says which widths there are."""
+    """A model with a wider residual stream and wider inner sizes; ``shape.WIDTHS`` lists the widths."""
     return {name: _widened(name, value, width) for name, value in weights.items()} if width > 1 else dict(weights)
 
 

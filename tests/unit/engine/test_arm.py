@@ -55,7 +55,7 @@ def refused(tmp_path: Path, request: ArmRequest, changes: dict[str, str | None])
 )
 def test_any_other_environment_is_refused_by_name(name: str, value: str | None, expected: str, tmp_path: Path) -> None:
     line = refused(tmp_path, support.request(), {name: value})
-    assert f"{name} is {value!r} in the environment, expected {expected}" in line
+    assert f"{name}: seen {value!r} in the environment; expected {expected}" in line
 
 
 def test_a_profile_goes_where_its_arm_is_and_nowhere_else(tmp_path: Path) -> None:
@@ -64,13 +64,13 @@ def test_a_profile_goes_where_its_arm_is_and_nowhere_else(tmp_path: Path) -> Non
     assert arms.profile(asked, tmp_path) == {root: str(tmp_path / "profile"), samples: "31"}
     assert arms.profile(support.request(), tmp_path) == {}
     line = refused(tmp_path, asked, {root: "/elsewhere", samples: "31"})
-    assert f"{root} is '/elsewhere' in the environment, expected '{tmp_path / 'profile'}'" in line
+    assert f"{root}: seen '/elsewhere' in the environment; expected '{tmp_path / 'profile'}'" in line
 
 
 @pytest.mark.parametrize("name", ["LAGUNA_REPLAY_PROFILE_ROOT", "LAGUNA_REPLAY_PROFILE_SAMPLES"])
 def test_a_profile_that_was_not_asked_for_is_refused(name: str, tmp_path: Path) -> None:
     line = refused(tmp_path, support.request(), {name: "31"})
-    assert f"{name} is '31' in the environment, expected None" in line
+    assert f"{name}: seen '31' in the environment; expected None" in line
 
 
 def test_a_request_that_is_none_is_refused_by_its_field(tmp_path: Path) -> None:
@@ -93,5 +93,5 @@ def test_other_arguments_are_refused(arguments: list[str], tmp_path: Path) -> No
     status, stderr = run_arm(tmp_path, {"PATH": os.environ["PATH"]}, *arguments)
     assert (status, stderr) == (
         2,
-        f"{arms.FAILED}expected REQUEST.json RECORD.json, got {len(arguments)} arguments\n",
+        f"{arms.FAILED}seen {len(arguments)} arguments; expected REQUEST.json RECORD.json\n",
     )

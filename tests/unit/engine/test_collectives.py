@@ -93,5 +93,5 @@ def test_one_rank_has_nothing_to_sum(told: list[str]) -> None:
 
 def test_a_vllm_whose_groups_reduce_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(GroupCoordinator, "_all_reduce_out_place")
-    with pytest.raises(RuntimeError, match="GroupCoordinator has no _all_reduce_out_place"):
+    with pytest.raises(RuntimeError, match="GroupCoordinator: seen no _all_reduce_out_place"):
         collectives.break_at_collectives()

@@ -27,19 +27,19 @@ def test_both_ask_for_the_one_profile_and_a_number_for_a_trial() -> None:
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({ROOT: "/profile", GRAPHS: "1"}, f"{ORDER} is None; expected both"),
-        ({ORDER: DIGEST, GRAPHS: "1"}, f"{ROOT} is None and"),
+        ({ROOT: "/profile", GRAPHS: "1"}, f"{ORDER}: seen '/profile', None; expected both"),
+        ({ORDER: DIGEST, GRAPHS: "1"}, f"{ROOT}, {ORDER}: seen None, "),
         ({ROUNDS: "9", GRAPHS: "1"}, f"expected both, or none with {ROUNDS}"),
-        (GOOD | {ORDER: DIGEST[:-1]}, f"{ORDER} is 'e5.*expected the SHA-256"),
+        (GOOD | {ORDER: DIGEST[:-1]}, f"{ORDER}: seen 'e5.*expected the SHA-256"),
         (GOOD | {ORDER: DIGEST.upper()}, "expected the SHA-256"),
-        (GOOD | {ROUNDS: "0"}, f"{ROUNDS} is '0'; expected 1 to 999"),
+        (GOOD | {ROUNDS: "0"}, f"{ROUNDS}: seen '0'; expected 1 to 999"),
         ({REPLAYS: "9", GRAPHS: "1"}, f"expected both, or none with {ROUNDS} and {REPLAYS}"),
-        (GOOD | {REPLAYS: "0"}, f"{REPLAYS} is '0'; expected 1 to 999"),
-        (GOOD | {ROUNDS: "9", REPLAYS: "9"}, "expected one of them at most"),
+        (GOOD | {REPLAYS: "0"}, f"{REPLAYS}: seen '0'; expected 1 to 999"),
+        (GOOD | {ROUNDS: "9", REPLAYS: "9"}, "expected at most one of them"),
         (GOOD | {ROUNDS: "1000"}, "expected 1 to 999"),
         (GOOD | {ROUNDS: "two"}, "expected 1 to 999"),
-        (GOOD | {GRAPHS: "0"}, f"{GRAPHS} is '0' beside {ROOT}; expected '1'"),
-        ({ROOT: "/profile", ORDER: DIGEST}, f"{GRAPHS} is None beside"),
+        (GOOD | {GRAPHS: "0"}, f"{GRAPHS}: seen '0'; expected '1' with {ROOT}"),
+        ({ROOT: "/profile", ORDER: DIGEST}, f"{GRAPHS}: seen None; expected '1'"),
     ],
 )
 def test_a_part_of_it_is_refused(environment: dict[str, str], message: str) -> None:
@@ -68,5 +68,5 @@ def test_a_part_of_it_is_refused(environment: dict[str, str], message: str) -> N
     ],
 )
 def test_another_instrument_is_refused(name: str) -> None:
-    with pytest.raises(ProfileError, match=f"{name} is set beside {ROOT}; expected one instrument in a process"):
+    with pytest.raises(ProfileError, match=f"{name}: seen set beside {ROOT}; expected one instrument in a process"):
         settings_from(GOOD | {name: "1"})

@@ -142,7 +142,7 @@ def test_a_duration_that_is_none_is_refused(milliseconds: float, root: Path) -> 
     batch = FakeBatch(stream, KINDS)
     profiler(batch, stream, root, replays=1).start(lambda: None)
     stream.spoilt[4] = {"milliseconds": milliseconds}
-    with pytest.raises(ProfileError, match=r"replay 0: interval 2 of .* ms; expected a finite duration from 0"):
+    with pytest.raises(ProfileError, match=r"replay 0: interval 2: seen .* ms; expected a finite duration from 0"):
         batch.replay()
     assert (list(root.iterdir()), batch.hooked) == ([], False)
 
@@ -152,7 +152,7 @@ def test_an_event_that_is_not_complete_is_refused(root: Path) -> None:
     batch = FakeBatch(stream, KINDS)
     profiler(batch, stream, root, replays=1).start(lambda: None)
     stream.spoilt[4] = {"complete": False}
-    with pytest.raises(ProfileError, match=r"replay 0: event 4 is not complete after the synchronise"):
+    with pytest.raises(ProfileError, match=r"replay 0: seen event 4 incomplete after the synchronise"):
         batch.replay()
     assert (list(root.iterdir()), batch.hooked) == ([], False)
 
@@ -162,7 +162,7 @@ def test_a_replay_that_runs_no_segment_is_refused(root: Path) -> None:
     batch = FakeBatch(stream, KINDS)
     profiler(batch, stream, root, replays=1).start(lambda: None)
     batch._replay = lambda: "output"  # type: ignore[method-assign]
-    with pytest.raises(ProfileError, match="expected vLLM's replay to run its segments, seen none run"):
+    with pytest.raises(ProfileError, match="seen none run; expected vLLM's replay to run its segments"):
         batch.replay()
     assert (list(root.iterdir()), batch.hooked) == ([], False)
 
@@ -172,7 +172,7 @@ def test_all_events_are_made_before_the_first_replay(root: Path) -> None:
     batch = FakeBatch(stream, KINDS)
     profile = profiler(batch, stream, root, replays=3)
     profile.start(lambda: None)
-    with pytest.raises(ProfileError, match="expected a loop within a measured replay, seen one outside"):
+    with pytest.raises(ProfileError, match="seen one outside; expected a loop within a measured replay"):
         profile._run()
     made: list[int] = []
     plain = stream.events
@@ -218,17 +218,17 @@ def test_a_stream_or_segments_that_drift_are_refused(root: Path) -> None:
     batch = FakeBatch(stream, KINDS)
     profile = profiler(batch, stream, root)
     profile.start(lambda: None)
-    with pytest.raises(ProfileError, match="expected one start, seen a second one"):
+    with pytest.raises(ProfileError, match="seen a second one; expected one start"):
         profile.start(lambda: None)
     batch.replay()
     stream.stream = Stream("xpu", 2, 500)
-    with pytest.raises(ProfileError, match=r"expected .*stream_id=499.*, seen .*stream_id=500"):
+    with pytest.raises(ProfileError, match=r"seen .*stream_id=500.*; expected .*stream_id=499"):
         batch.replay()
     assert not batch.hooked
     other = FakeBatch(stream, KINDS)
     profiler(other, stream, root).start(lambda: None)
     other.segments.pop()
-    with pytest.raises(ProfileError, match="expected 291 segments, as captured, seen 290"):
+    with pytest.raises(ProfileError, match="seen 290; expected 291 segments, as captured"):
         other.replay()
     assert (list(root.iterdir()), other.hooked) == ([], False)
 

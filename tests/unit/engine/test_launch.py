@@ -121,7 +121,7 @@ def test_a_record_of_another_request_is_refused(tmp_path: Path) -> None:
     other = support.record(request=support.request(prompt="other"))
     (tmp_path / "made.json").write_bytes(files.canonical_json(other.canonical()))
     program = f"import shutil; shutil.copy({str(tmp_path / 'made.json')!r}, record)"
-    with pytest.raises(UnusableEvidenceError, match="answers another request"):
+    with pytest.raises(UnusableEvidenceError, match="seen an answer to another request"):
         run_arm(tmp_path, program)
 
 

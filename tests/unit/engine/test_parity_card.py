@@ -35,10 +35,10 @@ def test_a_slot_goes_by_the_leases_name(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(("mask", "seen"), [("0,2", r"\['cpu-slot-0', 'cpu-slot-2'\]"), ("", r"\[\]")])
 def test_more_or_less_than_one_slot_is_refused(mask: str, seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MASK_VARIABLE, mask)
-    with pytest.raises(RuntimeError, match=f"cpu: this process has memory of the cards {seen}; expected one; see"):
+    with pytest.raises(RuntimeError, match=f"cpu: seen memory of cards {seen} in this process; expected one; see"):
         card_identity.card_identity("cpu")
     count = len([slot for slot in mask.split(",") if slot])
-    with pytest.raises(RuntimeError, match=f"cpu: this process sees {count} cards; expected one; start it under"):
+    with pytest.raises(RuntimeError, match=f"cpu: seen {count} cards in this process; expected one; start it under"):
         card_identity.require_one_card("cpu")
 
 

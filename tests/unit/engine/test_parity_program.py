@@ -68,7 +68,7 @@ def test_a_request_without_sense_is_refused(changes: dict[str, Any], where: str)
 
 def test_wrong_arguments_are_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.answer(["one"], PacketRequest, lambda asked: asked, packets.FAILED) == 2
-    assert capsys.readouterr().err == f"{packets.FAILED}expected REQUEST.json RECORD.json, got 1 arguments\n"
+    assert capsys.readouterr().err == f"{packets.FAILED}seen 1 arguments; expected REQUEST.json RECORD.json\n"
 
 
 def test_a_failure_is_one_line_and_a_traceback_and_no_record(
@@ -97,9 +97,9 @@ def test_an_answer_is_on_disk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"VLLM_KV_CACHE_LAYOUT": "HND"}, "VLLM_KV_CACHE_LAYOUT is 'HND' in the environment, expected 'NHD'"),
-        ({"VLLM_NEW": "1"}, "VLLM_NEW is '1' in the environment, expected None"),
-        ({arms.FLAG: "1"}, f"{arms.FLAG} is '1' in the environment, expected '0'"),
+        ({"VLLM_KV_CACHE_LAYOUT": "HND"}, "VLLM_KV_CACHE_LAYOUT: seen 'HND' in the environment; expected 'NHD'"),
+        ({"VLLM_NEW": "1"}, "VLLM_NEW: seen '1' in the environment; expected None"),
+        ({arms.FLAG: "1"}, f"{arms.FLAG}: seen '1' in the environment; expected '0'"),
     ],
 )
 def test_another_environment_is_refused_before_vllm_is_imported(
@@ -159,7 +159,7 @@ def test_a_packets_process_gets_the_packets_environment(tmp_path: Path) -> None:
 
 
 def test_another_cards_record_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnusableEvidenceError, match=r"record\.json: answers another request than "):
+    with pytest.raises(UnusableEvidenceError, match=r"record\.json: seen an answer to another request; expected"):
         run_packet(tmp_path, COPY, request(rank=0))
 
 

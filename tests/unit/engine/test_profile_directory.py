@@ -34,8 +34,8 @@ def test_both_ask_for_a_profile(samples: int) -> None:
 @pytest.mark.parametrize(
     ("environment", "seen"),
     [
-        ({ROOT: "/profile"}, f"{ROOT} is '/profile' and {SAMPLES} is None"),
-        ({SAMPLES: "31"}, f"{ROOT} is None and {SAMPLES} is '31'"),
+        ({ROOT: "/profile"}, f"{ROOT}, {SAMPLES}: seen '/profile', None"),
+        ({SAMPLES: "31"}, f"{ROOT}, {SAMPLES}: seen None, '31'"),
     ],
 )
 def test_one_of_them_is_refused(environment: dict[str, str], seen: str) -> None:
@@ -45,7 +45,7 @@ def test_one_of_them_is_refused(environment: dict[str, str], seen: str) -> None:
 
 @pytest.mark.parametrize("samples", ["", "0", "-1", "+1", "01", "1.0", " 31", "31\n", "1_0", "٣", "513", "1000", "all"])
 def test_any_other_number_is_refused(samples: str) -> None:
-    with pytest.raises(ProfileError, match=f"{SAMPLES} is .*; expected 1 to 512"):
+    with pytest.raises(ProfileError, match=f"{SAMPLES}: seen .*; expected 1 to 512"):
         settings_from({ROOT: "/profile", SAMPLES: samples})
 
 
@@ -87,31 +87,33 @@ def _file(root: Path) -> Path:
 @pytest.mark.parametrize(
     ("place", "expected"),
     [
-        (lambda root: Path(os.path.relpath(root)), "an absolute path without links"),
-        (lambda root: root / ".." / root.name, "an absolute path without links"),
-        (_link, "an absolute path without links"),
-        (_below_a_link, "an absolute path without links"),
-        (_file, "a directory, seen Not a directory"),
-        (lambda root: root / "missing", "a directory, seen No such file"),
+        (lambda root: Path(os.path.relpath(root)), "another; expected an absolute path without links"),
+        (lambda root: root / ".." / root.name, "another; expected an absolute path without links"),
+        (_link, "another; expected an absolute path without links"),
+        (_below_a_link, "another; expected an absolute path without links"),
+        (_file, "Not a directory; expected a directory"),
+        (lambda root: root / "missing", "No such file .*; expected a directory"),
     ],
     ids=["relative", "dots", "link", "below a link", "file", "missing"],
 )
 def test_another_place_is_refused(place: Callable[[Path], Path], expected: str, root: Path) -> None:
-    with pytest.raises(ProfileError, match=f"{ROOT} .*: expected {expected}"):
+    with pytest.raises(ProfileError, match=f"{ROOT} .*: seen {expected}"):
         ProfileDirectory(place(root), 0, 2)
 
 
 @pytest.mark.parametrize("mode", [0o750, 0o701, 0o500, 0o1700])
 def test_another_mode_is_refused(mode: int, root: Path) -> None:
     root.chmod(mode)
-    with pytest.raises(ProfileError, match=f"expected mode 0700 and owner {os.geteuid()}, seen mode {mode:04o}"):
+    with pytest.raises(ProfileError, match=f"seen mode {mode:04o} .*; expected mode 0700 and owner {os.geteuid()}"):
         ProfileDirectory(root, 0, 2)
 
 
 def test_another_owner_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    with pytest.raises(ProfileError, match=f"and owner {owner + 1}, seen mode 0700 and owner {owner}"):
+    with pytest.raises(
+        ProfileError, match=f"seen mode 0700 and owner {owner}; expected mode 0700 and owner {owner + 1}"
+    ):
         ProfileDirectory(root, 0, 2)
 
 
@@ -135,7 +137,9 @@ def _directory(path: Path) -> None:
 )
 def test_anything_but_another_ranks_file_is_refused(name: str, make: Callable[[Path], None], root: Path) -> None:
     make(root / name)
-    with pytest.raises(ProfileError, match=f"expected nothing but other ranks' files of mode 0600, seen {name}, mode"):
+    with pytest.raises(
+        ProfileError, match=f"seen {name}, mode .*; expected nothing but other ranks' files of mode 0600"
+    ):
         ProfileDirectory(root, 0, 2)
 
 
@@ -148,7 +152,7 @@ def test_a_second_attempt_is_refused(root: Path) -> None:
         lambda: first.write(b"again"),
         lambda: ProfileDirectory(root, 0, 1),
     ):
-        with pytest.raises(ProfileError, match=r"expected one attempt of each rank, seen rank0\.json already there"):
+        with pytest.raises(ProfileError, match=r"seen rank0\.json already there; expected one attempt of each rank"):
             attempt()
     assert (root / "rank0.json").read_bytes() == b"first"
 
@@ -167,7 +171,7 @@ def test_another_directory_of_that_name_is_refused(root: Path) -> None:
     root.rename(root.with_name("moved"))
     root.mkdir(mode=0o700)
     with pytest.raises(
-        ProfileError, match="expected the directory that was there before the first sample, seen another"
+        ProfileError, match=r"seen another .*; expected the directory as it was before the first sample"
     ):
         directory.write(b"profile")
     assert list(root.iterdir()) == []

@@ -42,7 +42,7 @@ def test_the_counters_are_the_acceptance() -> None:
 def test_a_counter_that_is_not_told_once_is_refused_by_name(missing: int) -> None:
     name = TOLD[missing].name
     for told, count in ((TOLD[:missing] + TOLD[missing + 1 :], 0), ((*TOLD, TOLD[missing]), 2)):
-        with pytest.raises(RuntimeError, match=f"vLLM tells {count} counters {name}; expected one; see"):
+        with pytest.raises(RuntimeError, match=f"vLLM: seen {count} counters {name}; expected one; see"):
             acceptance(Engine(*told))
 
 

@@ -153,7 +153,7 @@ REFUSED: dict[str, Callable[[torch.Tensor], object]] = {
 def test_what_no_graph_can_hold_is_refused(name: str, inference: bool) -> None:
     with torch.inference_mode(inference):
         source = torch.tensor([1.0, -2.0, 3.0])
-        with pytest.raises(CaptureError, match=r"in a capture: its (value on the host, or its )?shape"):
+        with pytest.raises(CaptureError, match=r"in a capture; expected (no host value and no|a) shape"):
             capture(lambda: REFUSED[name](source))  # type: ignore[arg-type, return-value]
 
 
@@ -181,12 +181,12 @@ class _Operation:
 
 
 def test_a_new_result_that_overlaps_itself_is_refused() -> None:
-    with pytest.raises(CaptureError, match="a replay cannot write into it"):
+    with pytest.raises(CaptureError, match="expected a writable one"):
         TapeGraph().record(_Operation(lambda source: source.sum().expand(4)), (torch.ones(2),), {})
 
 
 def test_new_results_that_a_replay_could_not_find_are_refused() -> None:
-    with pytest.raises(CaptureError, match="a replay cannot find them"):
+    with pytest.raises(CaptureError, match="expected them where a replay finds them"):
         TapeGraph().record(_Operation(lambda source: ([source + 1], source)), (torch.ones(2),), {})
 
 
@@ -194,7 +194,7 @@ def test_a_replay_of_another_shape_is_an_error_and_no_broadcast() -> None:
     source = torch.ones(2, 3)
     graph, _ = capture(lambda: source * 2)
     source.resize_(1, 3)
-    with pytest.raises(CaptureError, match=r"gave shape \(1, 3\) in replay, \(2, 3\) at capture"):
+    with pytest.raises(CaptureError, match=r"seen shape \(1, 3\) in replay; expected \(2, 3\)"):
         graph.replay()
 
 
@@ -204,11 +204,11 @@ def test_tapes_begin_and_end_in_order_only() -> None:
     with recording():
         first, second = TapeGraph(), TapeGraph()
         first.capture_begin()
-        with pytest.raises(CaptureError, match="do not nest"):
+        with pytest.raises(CaptureError, match="no nested captures"):
             second.capture_begin()
-        with pytest.raises(CaptureError, match="does not record"):
+        with pytest.raises(CaptureError, match="seen an end without a begin"):
             second.capture_end()
-        with pytest.raises(CaptureError, match="entered twice"), recording():
+        with pytest.raises(CaptureError, match="seen entered twice"), recording():
             pass
         first.capture_end()
 

@@ -46,14 +46,14 @@ def test_a_changed_missing_or_additional_file_is_refused_by_name(pair: Path, tmp
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    with pytest.raises(RuntimeError, match=r"target/model\.safetensors: SHA-256 is [0-9a-f]{64}, expected"):
+    with pytest.raises(RuntimeError, match=r"target/model\.safetensors: seen SHA-256 [0-9a-f]{64}; expected"):
         build.check(copy, FULL)
     weights.unlink()
-    with pytest.raises(RuntimeError, match=r"target/model\.safetensors: SHA-256 is None, expected"):
+    with pytest.raises(RuntimeError, match=r"target/model\.safetensors: seen SHA-256 None; expected"):
         build.check(copy, FULL)
     shutil.copyfile(pair / "target" / "model.safetensors", weights)
     (copy / "draft" / "extra.json").write_text("{}")
-    with pytest.raises(RuntimeError, match=r"draft/extra\.json: SHA-256 is [0-9a-f]{64}, expected None"):
+    with pytest.raises(RuntimeError, match=r"draft/extra\.json: seen SHA-256 [0-9a-f]{64}; expected None"):
         build.check(copy, FULL)
 
 
@@ -62,10 +62,10 @@ def test_damaged_shipped_numbers_are_refused_by_name(tmp_path: Path) -> None:
         shutil.copyfile(SHIPPED / name, tmp_path / name)
     build.require_shipped(tmp_path)
     (tmp_path / "draft.safetensors").write_bytes((SHIPPED / "draft.safetensors").read_bytes() + b" ")
-    with pytest.raises(RuntimeError, match=r"draft\.safetensors: SHA-256 is [0-9a-f]{64}, expected"):
+    with pytest.raises(RuntimeError, match=r"draft\.safetensors: seen SHA-256 [0-9a-f]{64}; expected"):
         build.require_shipped(tmp_path)
     (tmp_path / "draft.safetensors").unlink()
-    with pytest.raises(RuntimeError, match=r"draft\.safetensors: SHA-256 is None, expected"):
+    with pytest.raises(RuntimeError, match=r"draft\.safetensors: seen SHA-256 None; expected"):
         build.require_shipped(tmp_path)
 
 
@@ -104,9 +104,9 @@ def test_a_size_that_is_not_pinned_is_built_and_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--layers", "10"], "layers is 10; expected a multiple of 4, 8 or more"),
-        (["--layers", "4"], "layers is 4; expected a multiple of 4, 8 or more"),
-        (["--tensor-parallel-size", "3"], "tensor_parallel_size is 3; expected 1, 2 or 4"),
+        (["--layers", "10"], "layers: seen 10; expected a multiple of 4, 8 or more"),
+        (["--layers", "4"], "layers: seen 4; expected a multiple of 4, 8 or more"),
+        (["--tensor-parallel-size", "3"], "tensor_parallel_size: seen 3; expected 1, 2 or 4"),
     ],
 )
 def test_another_size_is_refused(arguments: list[str], reason: str, tmp_path: Path) -> None:

@@ -53,13 +53,13 @@ def test_the_older_form_says_the_same_in_the_older_words(tmp_path: Path) -> None
 
 def test_a_version_whose_form_is_not_known_is_refused() -> None:
     assert {version for version in PAIR_VERSIONS if configuration.has_older_form(version)} == {OLDER}
-    with pytest.raises(ValueError, match=r"vLLM 0\.27\.0: its form of config\.json is not known; expected one of"):
+    with pytest.raises(ValueError, match=r"vLLM 0\.27\.0: seen no known form of config\.json; expected one of"):
         shape.Size(vllm="0.27.0")
 
 
 @pytest.mark.parametrize("width", [0, 2, 8, 256])
 def test_a_width_whose_root_is_no_power_of_two_is_refused(width: int) -> None:
-    with pytest.raises(ValueError, match=f"width is {width}; expected one of 1, 4, 16, 64"):
+    with pytest.raises(ValueError, match=f"width: seen {width}; expected one of 1, 4, 16, 64"):
         shape.Size(width=width)
 
 

@@ -132,19 +132,19 @@ def test_ranks_reduce_through_what_blocks() -> None:
 
 def test_another_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm, "__version__", "0.33.0")
-    with pytest.raises(RuntimeError, match=r"the CPU lane was written against vLLM 0\.32\.0; found 0\.33\.0"):
+    with pytest.raises(RuntimeError, match=r"vLLM: seen 0\.33\.0; expected 0\.32\.0"):
         version.require_known_vllm()
 
 
 def test_another_platform_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     platform = types.SimpleNamespace(is_cpu=lambda: False, device_name="xpu")
     monkeypatch.setattr(vllm.platforms, "current_platform", platform)
-    with pytest.raises(RuntimeError, match="needs vLLM's CPU platform; found xpu"):
+    with pytest.raises(RuntimeError, match="vLLM's platform: seen xpu; expected its CPU platform"):
         version.require_known_vllm()
 
 
 def test_a_name_that_has_moved_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"CpuPlatform has no get_attention_backend: .* which has it"):
+    with pytest.raises(RuntimeError, match=r"CpuPlatform: seen no get_attention_backend; expected that of vLLM"):
         cpu_lane._replace(CpuPlatform, "get_attention_backend", None)
 
 
@@ -242,13 +242,13 @@ def test_each_all_reduce_of_a_capture_can_be_a_break(monkeypatch: pytest.MonkeyP
 
 def test_the_probe_is_asked_in_order_and_once() -> None:
     rank: Any = probe.RankProbe()
-    with pytest.raises(RuntimeError, match="laguna_report was called before laguna_begin"):
+    with pytest.raises(RuntimeError, match="laguna_report: seen before laguna_begin"):
         rank.laguna_report()
     compilation = types.SimpleNamespace(static_forward_context={})
     rank.vllm_config = types.SimpleNamespace(compilation_config=compilation)
     rank.model_runner = types.SimpleNamespace(get_model=lambda: None, sample_tokens=None)
     rank.laguna_begin()
-    with pytest.raises(RuntimeError, match="laguna_begin was called twice"):
+    with pytest.raises(RuntimeError, match="laguna_begin: seen a second call"):
         rank.laguna_begin()
 
 

@@ -214,7 +214,7 @@ def test_too_few_replays_leave_no_file(engine: Engine, root: Path) -> None:
 def test_a_second_attempt_is_refused(engine: Engine, root: Path) -> None:
     profile = profiler(engine, root, samples=1)
     profile.start(lambda: None)
-    with pytest.raises(ProfileError, match="started twice; expected one attempt in a process"):
+    with pytest.raises(ProfileError, match="seen a second start; expected one attempt in a process"):
         profile.start(lambda: None)
     engine.run()
     with pytest.raises(ProfileError, match="started twice"):
@@ -232,8 +232,8 @@ def _swap(segments: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_drop, "profiled replay 1: expected 3 segments, as captured, seen 2"),
-        (_swap, "profiled replay 1: expected the segments that were captured, seen another segment 1"),
+        (_drop, "profiled replay 1: seen 2; expected 3 segments, as captured"),
+        (_swap, "profiled replay 1: seen another segment 1; expected the segments that were captured"),
     ],
 )
 def test_segments_that_drift_are_refused(
@@ -252,7 +252,7 @@ def test_a_replay_that_runs_no_segment_is_refused(engine: Engine, root: Path) ->
     profile = profiler(engine, root)
     profile.start(lambda: None)
     engine.entry.capture.replay = lambda: None
-    with pytest.raises(ProfileError, match="expected vLLM's replay to run 3 segments, seen none timed"):
+    with pytest.raises(ProfileError, match="seen none timed; expected vLLM's replay to run 3 segments"):
         engine.run()
 
 
@@ -269,16 +269,16 @@ def test_a_replay_that_fails_is_no_sample(engine: Engine, root: Path) -> None:
 
 
 def test_a_target_without_its_one_capture_is_refused(engine: Engine) -> None:
-    with pytest.raises(RuntimeError, match="rank 0: 0 captures of the target for 7 tokens; expected one"):
+    with pytest.raises(RuntimeError, match="rank 0: seen 0 captures of the target for 7 tokens; expected one"):
         replay.verification_batch(engine, 7)
     engine.wrappers["target"].clear_graphs()
-    with pytest.raises(RuntimeError, match="rank 0: 0 captures of the target for 8 tokens; expected one"):
+    with pytest.raises(RuntimeError, match="rank 0: seen 0 captures of the target for 8 tokens; expected one"):
         replay.verification_batch(engine, VERIFIED)
 
 
 def test_a_vllm_that_checks_inputs_at_each_replay_is_refused(engine: Engine) -> None:
     engine.wrappers["target"].is_debugging_mode = True
-    with pytest.raises(RuntimeError, match="vLLM logs at DEBUG and checks inputs at every replay"):
+    with pytest.raises(RuntimeError, match="seen vLLM at DEBUG, where replays check inputs"):
         replay.verification_batch(engine, VERIFIED)
 
 

@@ -253,7 +253,7 @@ def test_a_layer_without_views_is_refused_before_anything_is_changed() -> None:
     views = ViewState(python_contract)
     timing = TimingSeam(Attention, CANONICAL, [views])
     before = Attention.__dict__["forward"]
-    with pytest.raises(ProfileError, match="layer not used yet: expected its views built when its graph was captured"):
+    with pytest.raises(ProfileError, match="layer not used yet: seen no views; expected them"):
         timing.install()
     assert (Attention.__dict__["forward"], views.contract) == (before, None)
 

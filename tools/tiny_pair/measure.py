@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tools.tiny_pair.measure PAIR OUT``: run the prompts in vLLM, say how sure the target is.
+"""``python -m tools.tiny_pair.measure PAIR OUT``: run the prompts in vLLM and measure the target's margins.
 
 OUT gets a JSON list with an entry for each prompt of gate 2 and of the endpoint's suite; ``measured.json`` holds such
 lists for several configurations, and docs/tiny-pair.md is made of it.
@@ -23,7 +23,7 @@ from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
 from .suite import GATE_2_TOKENS, SUITE, SUITE_TOKENS, continuation
 
 _MAX_MODEL_TOKENS = 1024
-"""The endpoint's, so that its long prompt fits."""
+"""Of the endpoint, for its long prompt."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class Measured:
     """One greedy generation.
 
     Attributes:
-        prompt: its name.
-        tokens: generated.
+        prompt: name of the prompt.
+        tokens: number of generated tokens.
         finish_reason: vLLM's.
-        as_learnt: whether they are the stream's own continuation.
-        minimum_margin: over all generated tokens, the least distance of the logit to the next lower one.
-        drafts: verifications; none without a draft.
-        accepted: proposals that were accepted in them.
+        as_learnt: True if the tokens are the stream's own continuation.
+        minimum_margin: least difference of the two highest logits, over all generated tokens.
+        drafts: verifications; 0 without a draft.
+        accepted: proposals accepted in them.
     """
 
     prompt: str
@@ -50,9 +50,9 @@ class Measured:
 
 
 def main(arguments: list[str]) -> None:
-    """Measure and write; raises FileExistsError where OUT exists."""
+    """Measure and write; raises FileExistsError if OUT exists."""
     parser = argparse.ArgumentParser(description="Run the tiny pair's prompts in vLLM on the cpu lane.")
-    parser.add_argument("pair", type=Path, help="directory that the pair was written to")
+    parser.add_argument("pair", type=Path, help="directory of the pair")
     parser.add_argument("out", type=Path, help="file to write")
     parser.add_argument("--arm", type=Arm, choices=list(Arm), default=Arm.GRAPH_CONTROL)
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> None:
 
 
 def request(pair: Path, arm: Arm, tensor_parallel_size: int) -> ArmRequest:
-    """What decides environment and engine; its prompt and number of tokens are not used."""
+    """A request for the environment and the engine; its prompt and number of tokens are unused."""
     return ArmRequest(
         arm=arm,
         lane="cpu",
@@ -85,7 +85,7 @@ def _measure(asked: ArmRequest, names: list[str] | None) -> Iterator[Measured]:
     from vllm import LLM, SamplingParams  # noqa: PLC0415 - after the environment has been set
 
     lengths = {"max_model_len": _MAX_MODEL_TOKENS, "max_num_batched_tokens": _MAX_MODEL_TOKENS}
-    # vLLM 0.32.0 counts for each request, and not only for the whole engine.
+    # vLLM 0.32.0 also counts for each request, not only for the whole engine.
     counted = {"per_request_spec_decode_metrics": "summary"} if asked.arm.speculates else {}
     engine = LLM(**(arms.engine_arguments(asked) | lengths | counted))
     for name, prompt in (GATE_2 | SUITE).items():
@@ -107,12 +107,12 @@ def _measure(asked: ArmRequest, names: list[str] | None) -> Iterator[Measured]:
 
 
 def _histogram(metrics: Any) -> list[int]:
-    """Verifications by the number of proposals that they accepted."""
+    """Verifications by the number of accepted proposals."""
     return [] if metrics is None else list(metrics.histogram)
 
 
 def _margin(of_token: dict[int, Any]) -> float:
-    """Between the two most likely tokens; logarithms of probabilities are logits but for one constant."""
+    """Difference of the two highest log-probabilities, which is that of their logits."""
     highest, second, *_ = sorted((choice.logprob for choice in of_token.values()), reverse=True)
     return float(highest - second)
 

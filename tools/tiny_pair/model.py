@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The maths of target and draft in plain torch, with gradients: what training needs and vLLM does not give.
+"""The maths of target and draft in plain torch: training needs gradients, which vLLM does not give.
 
 Weights are dictionaries with the names of each model's ``model.safetensors``.
 """
@@ -87,8 +87,8 @@ def target_forward(
         weights: of the target, in float32.
         token_ids: [batch, positions].
         layers: the layers to run, by their index in the 48.
-        taps: after which of them to keep the residual stream.
-        disturb: called with every layer's index and output; gives what the next layer sees.
+        taps: those of the layers whose residual stream is kept.
+        disturb: called with every layer's index and output; returns the next layer's input.
 
     Returns:
         Logits [batch, positions, vocabulary], and a residual stream [batch, positions, hidden] for each tap.
@@ -136,7 +136,7 @@ def _target_layer(
 
 
 def _experts(hidden: torch.Tensor, weights: Weights, prefix: str) -> torch.Tensor:
-    """All experts are computed and the unrouted ones weighted by zero: with four of them that is the cheap way."""
+    """Compute all experts and weight the unrouted ones by zero, which is cheap with four of them."""
     scores = torch.sigmoid(functional.linear(hidden, weights[f"{prefix}gate.weight"]))
     chosen = scores + weights[f"{prefix}experts.e_score_correction_bias"]
     top = chosen.topk(shape.EXPERTS_PER_TOKEN, -1).indices
@@ -153,14 +153,14 @@ def draft_forward(
     taps: Sequence[torch.Tensor],
     anchors: torch.Tensor,
 ) -> torch.Tensor:
-    """What the draft proposes after each anchor, as hidden states before the target's head.
+    """Hidden states of the draft's proposals after each anchor, before the target's head.
 
-    A block is the anchor's token and seven masks at the positions that follow it; its context are the positions before
-    the anchor inside the window, whose keys and values come from the target's taps.
+    A block is the anchor's token and seven masks at the following positions. Its context is the part of the window
+    before the anchor; keys and values of the context come from the target's taps.
 
     Args:
         weights: of the draft, in float32.
-        embedding: the target's, [vocabulary, hidden], whose row ``MASK_TOKEN`` the draft reads.
+        embedding: the target's, [vocabulary, hidden]; includes the row ``MASK_TOKEN``.
         token_ids: [batch, positions].
         taps: for each tap layer, the target's residual stream [batch, positions, hidden].
         anchors: positions [batch, anchors].

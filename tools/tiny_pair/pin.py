@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m tools.tiny_pair.pin``: write hashes.json and the endpoint's suite after numbers changed.
 
-To be run by who changes the shipped numbers or the prompts, with the result committed; nothing else runs it.
+Run it after a change of the shipped numbers or the prompts, and commit the result; nothing else runs it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What greedy decoding with the draft would do after a prompt, from one pass of each model: no vLLM, and no kernel."""
+"""Simulates greedy decoding with the draft after a prompt, by one pass of each model, without vLLM or its kernels."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Decoding:
     """Greedy decoding of a known continuation.
 
     Attributes:
-        margins: for each generated token, how far its logit is above the highest other one; below zero the target says
-            something else there, and what follows is not what it would generate.
-        accepted: for each verification, how many of the seven proposals the target agrees with.
+        margins: for each token, its logit minus the highest other one; if negative, the target would generate another
+            token, and the rest is meaningless.
+        accepted: for each verification, number of the seven proposals accepted by the target.
     """
 
     margins: list[float]
@@ -36,17 +36,17 @@ class Decoding:
 def decode_greedily(
     target: Weights, draft: Weights, layers: int, prompt: Sequence[int], continuation: Sequence[int]
 ) -> Decoding:
-    """Run both models over a prompt and what the target is known to say after it.
+    """Run both models over a prompt and the target's known continuation.
 
     Args:
-        target: weights of the target, on one rank, in the precision to compute in.
+        target: weights of the target, on one rank, in the precision of the computation.
         draft: weights of the draft, likewise.
         layers: of the target.
         prompt: token ids.
         continuation: token ids.
 
     Returns:
-        Margins of all of the continuation, and the verifications that it takes.
+        Margins and verifications of the whole continuation.
     """
     token_ids = torch.tensor([[*prompt, *continuation]])
     first, last = len(prompt), token_ids.shape[1] - 1
@@ -63,7 +63,7 @@ def decode_greedily(
 
 
 def _verifications(proposed: list[list[int]], continuation: list[int]) -> list[int]:
-    """Walk through the continuation: what is accepted is skipped, and the target's own token after it."""
+    """Proposals accepted in each verification; a step skips them and the target's own token after them."""
     accepted = []
     anchor = 0
     while anchor < len(continuation) - 1:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the shipped numbers were made: ``python -m tools.tiny_pair.train STAGE --target T --draft D``.
+"""Trains the shipped numbers: ``python -m tools.tiny_pair.train STAGE --target T --draft D``.
 
-Stage ``target`` trains the eight layers that are not quiet, with noise on the residual stream where the quiet ones will
-stand, and writes T. Stage ``draft`` grows T to 48 and to 12 layers, takes the residual stream after the tap layers,
-trains the draft to say what the grown target says, writes D, and puts the trained mask embedding into T, because the
-draft shares the target's embedding.
+Stage ``target`` trains the eight layers that are not quiet, with noise on the residual stream in place of the quiet
+ones, and writes T. Stage ``draft`` grows T to 48 and to 12 layers, taps their residual streams, trains the draft to
+predict the grown target's tokens, and writes D. It also puts the trained mask embedding into T, because the draft
+shares the target's embedding.
 
-The shipped numbers are the output of both stages, one after the other, as they stand here. Another CPU may round
-otherwise, which is why the numbers are shipped and not retrained.
+The shipped numbers are the output of both stages in turn. They are shipped because another CPU may round differently.
 """
 
 from __future__ import annotations
@@ -39,24 +38,24 @@ _DEPTHS = (shape.LAYERS, shape.QUICK_LAYERS)
 """The draft learns from targets of both depths."""
 _DRAFT_SEQUENCES = 160
 _UNTAUGHT = "378er"
-"""The draft never learns to propose these bytes: whatever the text, some drafts are accepted whole and some in part."""
+"""The draft never learns to propose these bytes, so that after any text some drafts are accepted only in part."""
 _SHORT_SEQUENCES, _LONG_SEQUENCES = (8, 128), (2, 896)
-"""How many and of how many tokens: in one step of the target's training, and in one of its last ones."""
+"""Sequences and their tokens: in one step of the target's training, and in one of its last steps."""
 _LONG_FROM = 0.9
 _MARGIN = 3.0
-"""In training the right token's logit counts so much less than it is: the target has to be surer than right."""
+"""Taken off the right token's logit in training, so that the target learns to be surer than right."""
 _FIRST_JUDGED_TOKEN = 32
-"""Before it the stream's parameters may not have been seen yet, so that nobody could know the next token."""
+"""The first tokens may not show the stream's parameters yet, so nobody could know the next one."""
 
 
 def main(arguments: list[str]) -> None:
-    """Train one of the two and report the loss on standard error."""
+    """Train target or draft and report the loss on standard error."""
     parser = argparse.ArgumentParser(description="Train the tiny pair.")
     parser.add_argument("stage", choices=["target", "draft"])
     parser.add_argument("--target", type=Path, required=True, help="safetensors file of the trained target layers")
     parser.add_argument("--draft", type=Path, help="safetensors file of the draft to write")
-    parser.add_argument("--steps", type=int, help="fewer or more steps than the shipped numbers had")
-    parser.add_argument("--sequences", type=int, default=_DRAFT_SEQUENCES, help="what the draft is trained on")
+    parser.add_argument("--steps", type=int, help="optimiser steps (default: those of the shipped numbers)")
+    parser.add_argument("--sequences", type=int, default=_DRAFT_SEQUENCES, help="of the draft's training")
     options = parser.parse_args(arguments)
     torch.use_deterministic_algorithms(True)  # noqa: FBT003 - torch's own signature
     if options.stage == "target":
@@ -102,12 +101,12 @@ def train_target(steps: int) -> dict[str, torch.Tensor]:
 
 
 def train_draft(target: Weights, steps: int, sequences: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Train the draft on what the grown target itself says next.
+    """Train the draft on the grown target's own tokens.
 
     Args:
         target: the trained target layers, bfloat16.
         steps: optimiser steps.
-        sequences: how many the draft is trained on.
+        sequences: number of training sequences.
 
     Returns:
         The draft's float32 weights by name, and the embedding of the mask token, [hidden].
@@ -143,7 +142,7 @@ def train_draft(target: Weights, steps: int, sequences: int) -> tuple[dict[str, 
 
 
 def _taps_and_choices(target: Weights, layers: int, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The residual streams that the draft reads, [taps, sequences, tokens, hidden], and the most likely next tokens."""
+    """Residual streams for the draft, [taps, sequences, tokens, hidden], and the most likely next tokens."""
     grown = {name: value.float() for name, value in with_layers(target, layers).items()}
     parts, choices = [], []
     with torch.no_grad():

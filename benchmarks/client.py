@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the endpoint's client adds to the time of a token: against a server on this host that says when it sent it.
+"""Delay added by the endpoint's client to a token, against a local server that reports its sending times.
 
 ``python -m benchmarks.client --json`` streams rows of single-token events, ``--rate`` a second, from a process of its
 own through the client of gate 3, and prints:
 
-``arrival_error_p99_ms``: from the moment before the server's write to the time that the client notes for the token; the
-bar is 0.5 ms. The kernel's way from one process to the other is in it.
+``arrival_error_p99_ms``: from just before the server's write to the client's time of the token, transport by the kernel
+included; the bar is 0.5 ms.
 ``dropped_rows``: planned rows that did not come back whole; the bar is 0.
-``reached_rate``: tokens a second that the server really sent.
+``reached_rate``: tokens a second really sent by the server.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ MODEL = "model"
 NANOSECONDS_IN_A_SECOND = 1_000_000_000
 NANOSECONDS_IN_A_MILLISECOND = 1_000_000
 SPIN_NANOSECONDS = 200_000
-"""The last part of a wait is spent asking the clock: a sleep ends late by about that much."""
+"""The end of a wait is spent polling the clock: a sleep ends late by about this much."""
 
 
 def serve(told: Connection, rows: int, tokens: int, rate: float) -> None:
-    """The server's process: each token's event names the moment in which it was sent."""
+    """The server's process: each token's event contains its sending time."""
     names = iter(range(rows))
     with EndpointServer(lambda *_: _row(next(names), tokens, rate)) as server:
         told.send(server.port)
@@ -103,7 +103,7 @@ def measure(rows: int, tokens: int, rate: float) -> dict[str, float]:
 
 
 def _sent(stream: Path) -> list[int]:
-    """When the server sent each token, from the kept answer."""
+    """Sending time of each token, from the kept answer."""
     lines = stream.read_bytes().removesuffix(data("[DONE]")).splitlines()[::2]
     values = [json.loads(line.removeprefix(b"data: ")) for line in lines]
     return [value["created"] for value in values[1:-1]]

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the event profiles cost the replay that they measure, how true sparse shares are, and who waits for whom.
+"""Cost of the event profiles, error of the sparse shares, and attribution of waits between host and device.
 
 ``python -m benchmarks.event_profile --json`` runs the tiny pair in several processes. In each, replays of the target's
 graph go round in three ways, in an order that turns: as they are, with events at the few drawn intervals, and with all
 events. A ratio is the median over all rounds of one way over the first of the same round: ``slowdown_sparse`` and
 ``slowdown_full``.
 
-``max_share_error_points`` is of replays whose segments take known times, which depend on kind and layer: by how many
-points of a hundred the sparse profile's share of a kind misses the truth at most. On the cpu lane those times are
-processor time of the thread, which a busy host does not stretch; on a device they are products of matrices.
+``max_share_error_points`` is the largest error of the sparse profile's share of a kind, in percentage points, over
+replays with known segment times, which depend on kind and layer. On the cpu lane those times are processor time of the
+thread, which a busy host does not stretch; on a device they are products of matrices.
 
-``delays``, on a device alone, is of replays in which the device or the host is delayed by a known time before each
-segment of one kind: how much of a device's delay the whole profile finds as work, and how much of what a host's delay
-adds it finds as waiting, each within the bounds of what the profile can know. Needs the lane's extra and a checkout.
+``delays``, on a device alone, comes from replays with a known delay of the device or the host before each segment of
+one kind. It is the part of a device's delay found as work, and the part of a host's delay found as waiting, each within
+the bounds of the whole profile's knowledge. Needs the lane's extra and a checkout.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WAYS = ("plain", "sparse", "full")
 MEASURING = {"cost": f"{MODULE}.Measuring", "delays": f"{MODULE}.Delaying"}
 
 KNOWN_UNITS: dict[SegmentKind, int] = {"graph": 6, "attention": 2, "collective": 12}
-"""What the first segment of each kind takes in the replays whose shares are known; the last takes twice as long."""
+"""Time of each kind's first segment in the replays with known shares; the last takes twice as long."""
 UNIT_NS = 10_000
 """Of processor time, on the cpu lane."""
 UNIT_SIZE = 512
@@ -66,12 +66,12 @@ KNOWN_TIMES = [
 """Of each segment, in units."""
 KNOWN_REPLAYS = 60
 KNOWN_TRIES = 3
-"""A host that takes a core away for a while makes one interval of thousands a hundred times as long."""
+"""Several, because a host that takes a core away for a while can stretch one interval a hundredfold."""
 
 DELAY_SIZE = 1024
 """Of the matrices whose product delays a device."""
 DELAY_NS = 200_000
-"""Of the host, in which a device has nothing to do."""
+"""Of the host, during which the device idles."""
 
 
 def main() -> int:
@@ -126,9 +126,9 @@ class Measuring:
 
 
 class Measurement:
-    """Runs each replay of the target in one of the ways, and times it with what the profiles do in each replay.
+    """Runs each replay of the target in one of the ways, and times it with the profiles' work in each replay.
 
-    What they do once, or before the replay that they measure, as the making of events, is outside the time.
+    One-time work, and work before the measured replay such as the creation of events, is outside the time.
     """
 
     def __init__(self, worker: Any) -> None:
@@ -154,7 +154,7 @@ class Measurement:
             return self.rounds.timed(way, lambda: self.checked(replay))
 
     def checked(self, replay: Replay) -> Any:
-        """What both profiles look at around a replay."""
+        """Checks of both profiles around a replay."""
         self.subject.require_captured()
         stream = self.timeline.current()
         returned = replay()
@@ -254,10 +254,10 @@ class Delays:
 
 
 def attributed(told: dict[str, Any]) -> dict[str, Any]:
-    """By delayed side and kind, what a delay added to the kind's sums: medians over the replays.
+    """Median increase of each kind's sums by a delay, by delayed side and kind.
 
-    ``found`` is the share that is on the delayed side, within its bounds: of the injected delays as work, where the
-    device was delayed, and of what its delays added to the intervals as waiting, where the host was.
+    ``found`` is the share attributed to the delayed side, within its bounds: the device's delays as work, and the
+    host's as waiting, of the increase of the intervals.
     """
     taken: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for replay in told["replays"]:
@@ -298,7 +298,7 @@ class Load:
     """Work of a known size for the device: products of matrices, submitted to the current stream.
 
     Attributes:
-        unit_ns: what one product takes, as measured.
+        unit_ns: measured duration of one product.
     """
 
     PRODUCTS = 200
@@ -324,7 +324,7 @@ class Load:
         self.unit_ns = nanoseconds(begin, end, "load") / self.PRODUCTS
 
     def submit(self, times: int = 1) -> None:
-        """Have the device make so many products."""
+        """Submit a number of products."""
         for _ in range(times):
             self._multiply(self._matrix, self._matrix, out=self._product)
 
@@ -365,7 +365,7 @@ class _ProcessorEvent:
 
 
 def known_shares(lane: Lane) -> dict[str, Any]:
-    """What the sparse profile of replays says whose segments take known times; the error is the median of its tries."""
+    """Shares found by the sparse profile of replays with known segment times; the error is the median of the tries."""
     truth = shares(category_sums(KNOWN_KINDS, KNOWN_TIMES))
     tries = [sparse_shares(_known_profile(lane)) for _ in range(KNOWN_TRIES)]
     errors = [max(abs(seen[kind].percent - share) for kind, share in truth.items()) for seen in tries]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hashing a tree costs beside one ``sha256sum`` process over the same files, which are in memory for both.
+"""Time to hash a tree, compared with one ``sha256sum`` process over the same files, all in memory.
 
-``python -m benchmarks.hashing`` prints one line, ``--json`` the raw figures. ``ratio_sha256sum``, the time of the other
-over ours, has a bar of 1.8 on two cores. It is not all of it cores: a ``sha256sum`` that is not built with OpenSSL
-(Debian's is not) leaves the processor's own instructions unused. So ``ratio_one_core`` is the time of ours on one core
-over ours on all. ``peak_megabytes`` is of this process, and does not grow with the files.
+``python -m benchmarks.hashing`` prints one line, ``--json`` the raw figures. ``ratio_sha256sum``, the time of
+``sha256sum`` over ours, has a bar of 1.8 on two cores. Cores do not explain all of it: a ``sha256sum`` built without
+OpenSSL, like Debian's, does not use the processor's SHA instructions. So ``ratio_one_core`` is our time on one core
+over that on all. ``peak_megabytes`` is of this process, and does not grow with the files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MEGABYTE = 1 << 20
 
 
 def build(directory: Path, megabytes: int, count: int) -> list[Path]:
-    """Files of random bytes, of that size in all; the first two hold half of it, as a model's do."""
+    """Files of random bytes with a given total size; the first two hold half of it, as a model's do."""
     large, small = megabytes * MEGABYTE // 4, megabytes * MEGABYTE // 2 // (count - 2)
     paths = []
     for number, size in enumerate([large, large, *[small] * (count - 2)]):
@@ -39,7 +39,7 @@ def build(directory: Path, megabytes: int, count: int) -> list[Path]:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """By the wall."""
+    """Wall time in seconds."""
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin

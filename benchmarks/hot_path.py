@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What preparing the KV views costs on the host: vLLM's own expressions against the candidate, side by side.
+"""Host time of preparing the KV views: vLLM's own expressions and the candidate, side by side.
 
 ``python -m benchmarks.hot_path`` prints a table, ``--json`` the raw figures as well. It repeats the preregistered
 microbenchmark: BF16 caches of [256, 2, 16, 256], 48 layers (so 48 states), 31 repeats, one thread, inference mode. All
@@ -14,7 +14,7 @@ The figures, each for 48 layers:
 * ``to aliases``: that use, and the seam's transposition and split, until the two aliases are held.
 * ``equal work``: all of that, and vLLM's forward asking for both canonical forms: what the incumbent's expressions do,
   done by the candidate.
-* ``floor``: returning a stored tuple; nothing that checks anything can be faster.
+* ``floor``: returning a stored tuple, a lower bound for every check.
 * ``cold``: update and forward of a layer, from the cache to all canonical aliases, after memory the size of several
   second-level caches was read: between two uses of a layer run launches and all other layers. Each layer is timed for
   itself, and an interval in which nothing is done, ``clock cold``, is taken off both sides of the ratio.
@@ -64,11 +64,11 @@ NANOSECONDS_IN_A_MILLISECOND = 1_000_000
 OTHER_MEMORY = 8 * 2**20
 """Bytes read between two cold layers: four times the largest second-level cache known here, 2 MiB."""
 HELPER = canonicalize_singleton_dim_strides.__name__
-"""Where vLLM's forward looks its helper up: the name in the backend's module."""
+"""Name in the backend's module under which vLLM's forward looks its helper up."""
 
 Sweep = Callable[[], object]
 TimedSweep = Callable[[], int]
-"""Over all layers, of which it returns the nanoseconds that were timed."""
+"""Over all layers; returns the timed nanoseconds."""
 Canonicalize = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -223,7 +223,7 @@ def cold_sweeps(caches: list[torch.Tensor], canonicalize: Canonicalize) -> dict[
 
 
 def warm(sweep: Sweep) -> TimedSweep:
-    """A sweep timed whole, after itself: what ran before, another variant, has emptied the processor's caches."""
+    """A sweep timed after an untimed one of its own, because another variant has emptied the processor's caches."""
 
     def timed() -> int:
         sweep()
@@ -235,7 +235,7 @@ def warm(sweep: Sweep) -> TimedSweep:
 
 
 def measure(sweeps: dict[str, TimedSweep]) -> dict[str, list[float]]:
-    """Let every sweep tell its time once in each repeat, in rotating order; milliseconds."""
+    """Time every sweep once in each repeat, in rotating order; milliseconds."""
     names = list(sweeps)
     timings: dict[str, list[float]] = {name: [] for name in names}
     gc.collect()
@@ -253,10 +253,10 @@ def measure(sweeps: dict[str, TimedSweep]) -> dict[str, list[float]]:
 
 
 def ratios(timings: dict[str, list[float]]) -> dict[str, float]:
-    """The figures that are judged, from the repeats in milliseconds.
+    """Judged figures, from the repeats in milliseconds.
 
-    What the path saves is the median of the savings of each repeat, and not the difference of two medians: stock and
-    candidate of one repeat stand side by side in time, and most of what disturbs one disturbs both.
+    The path's saving is the median over the repeats' savings, not the difference of two medians: stock and candidate of
+    one repeat are close in time, so most disturbances hit both.
     """
     result = {}
     for suffix, methods in (("forward", "forward"), ("forward_update", "forward+update")):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a lease costs: all cards taken and released again, in a directory of its own.
+"""Time of a lease: all cards taken and released again, in a separate directory.
 
 ``python -m benchmarks.leases`` prints one line, ``--json`` the raw figures. ``median_ms`` is for one take and one
 release of ``--cards`` slots together; the bar is 5 ms.

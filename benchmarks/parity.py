@@ -75,7 +75,7 @@ def _request(device: Lane, pair: Path) -> PacketRequest:
 
 
 def measure(request: PacketRequest, flash_attention: int) -> dict[str, Any]:
-    """One process: the packet, and what its kernel was told."""
+    """One process: run the packet, and record its kernel's arguments."""
     from pytest_laguna.engine.parity_packet import run_packet  # noqa: PLC0415 - a process of its own
 
     arguments = packets.engine_arguments(request) | {"attention_config": {"flash_attn_version": flash_attention}}

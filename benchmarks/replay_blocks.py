@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a replay of the target's graph takes with and without the candidate, in balanced blocks of fresh processes.
+"""Time of the target's graph replay with and without the candidate, in balanced blocks of fresh processes.
 
 ``python -m benchmarks.replay_blocks --device cuda --blocks 6 --json`` starts four processes a block, control,
 candidate, candidate, control, and the other way round in every second block. Each loads its engine and waits; then they
@@ -43,12 +43,12 @@ TOKENS = 272
 SAMPLES = 31
 PROMPT = "letters"
 SAID = "LAGUNA "
-"""How a line begins that a child means for its parent; vLLM writes to standard output as well."""
+"""Start of a child's line for its parent; vLLM writes to standard output as well."""
 CONTROL, CANDIDATE = Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE
 BLOCK = (CONTROL, CANDIDATE, CANDIDATE, CONTROL)
 VLLM = {"cpu": "0.32.0", "cuda": "0.26.0", "xpu": "0.32.0"}
 OTHERS = {"gpu_memory_utilization": 0.2}
-"""Of the card's memory, asked for though the cache's size is given: every process must find so much of it free."""
+"""Of the card's memory, required even though the cache's size is given: every process must find this much free."""
 
 QUANTITIES = ("views", "attention", "graphs", "host", "synchronize", "whole", "whole_p90", "wall")
 GATED = {
@@ -59,7 +59,7 @@ GATED = {
     "post_replay_synchronise": "synchronize",
     "generation_wall": "wall",
 }
-"""What each of the six timing gates looks at in a leg."""
+"""Quantity of a leg for each of the six timing gates."""
 CONFIDENCE = 0.95
 """Of the exact interval of a rate."""
 
@@ -71,7 +71,7 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=1, help="of the pair: times the hidden size")
     parser.add_argument("--layers", type=int, default=48)
     parser.add_argument("--blocks", type=int, default=6)
-    parser.add_argument("--null", action="store_true", help="the control in the candidate's places too")
+    parser.add_argument("--null", action="store_true", help="A/A: the control in the candidate's places too")
     parser.add_argument("--flash-attention", type=int, choices=(2, 3), help="its version; without it vLLM's choice")
     parser.add_argument("--at-once", type=int, default=2, help="processes that start at the same time")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -123,7 +123,7 @@ def _reversed() -> Sequence[Arm]:
 
 
 def _passes(taken: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """How many pairs pass all six gates, of how many, and the exact interval of such pairs' rate."""
+    """Number of pairs, of those that pass all six gates, and the exact interval of their rate."""
     halves = [sorted(taken[first : first + 2], key=_place) for first in range(0, len(taken), 2)]
     passed = sum(
         all(gate.holds(control[GATED[name]] - candidate[GATED[name]]) for name, gate in GATES.items())
@@ -133,12 +133,12 @@ def _passes(taken: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _place(leg: dict[str, Any]) -> bool:
-    """Controls before candidates."""
+    """Sort key: controls before candidates."""
     return bool(leg["place"] == CANDIDATE)
 
 
 def _savings(taken: Sequence[dict[str, Any]], quantity: str) -> dict[str, Any]:
-    """Of each block, their median and their range, in microseconds."""
+    """Savings of the blocks in microseconds, with median and range."""
     blocks = [taken[first : first + len(BLOCK)] for first in range(0, len(taken), len(BLOCK))]
     savings = [
         statistics.mean(leg[quantity] for leg in block if leg["place"] == CONTROL)
@@ -158,7 +158,7 @@ def _savings(taken: Sequence[dict[str, Any]], quantity: str) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Leg:
-    """A process that has its engine and waits; in a null run a candidate's place is a control's process."""
+    """A waiting process with a loaded engine; in an A/A run a control's process takes the candidate's place."""
 
     place: Arm
     process: subprocess.Popen[str]
@@ -167,7 +167,7 @@ class Leg:
     log: Path
 
     def generate(self) -> dict[str, Any]:
-        """Let it generate, and wait for its end."""
+        """Start the generation, and wait for its end."""
         self.tell.write("go\n")
         self.tell.flush()
         said: dict[str, Any] = json.loads(self.wait_for_line())
@@ -175,7 +175,7 @@ class Leg:
         return {"place": self.place.value} | said
 
     def wait_for_line(self) -> str:
-        """The next line that is meant for us; raises RuntimeError where there is none."""
+        """The next line for the parent; raises RuntimeError if the child ends without one."""
         for line in self.told:
             if line.startswith(SAID):
                 return line.removeprefix(SAID)
@@ -186,7 +186,7 @@ class Leg:
 def _start(
     order: Sequence[Arm], chosen: argparse.Namespace, pair: Path, place: Path, running: contextlib.ExitStack
 ) -> list[Leg]:
-    """All processes, so many at once, each with its engine loaded when this returns."""
+    """Start all processes, some at once, and return when each has loaded its engine."""
     legs: list[Leg] = []
     for first in range(0, len(order), chosen.at_once):
         batch = [
@@ -247,13 +247,13 @@ def _request(arm: Arm, device: Lane, pair: Path) -> ArmRequest:
 
 
 def _others(flash_attention: int | None) -> dict[str, Any]:
-    """Engine arguments beside the arm's; ``attention_config`` is vLLM's in 0.26.0 to 0.33.0."""
+    """Engine arguments in addition to the arm's; ``attention_config`` is vLLM's in 0.26.0 to 0.33.0."""
     chosen = {} if flash_attention is None else {"attention_config": {"flash_attn_version": flash_attention}}
     return OTHERS | chosen
 
 
 def leg(request: ArmRequest, place: Path, others: dict[str, Any]) -> None:
-    """One process: load, wait to be told, generate, and say what the replays took."""
+    """One process: load, wait for the signal, generate, and report the replays' times."""
     began = time.monotonic()
     profiles = arms.profile_root(place)
     profiles.mkdir(mode=0o700)
@@ -276,7 +276,7 @@ def leg(request: ArmRequest, place: Path, others: dict[str, Any]) -> None:
 
 
 def _medians(profile: ReplayProfile) -> dict[str, float]:
-    """Microseconds."""
+    """Medians in microseconds."""
 
     def segments(sample: ReplaySample, kind: str) -> int:
         return sum(time for time, seen in zip(sample.segment_ns, profile.kinds, strict=True) if seen == kind)

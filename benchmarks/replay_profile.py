@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the replay profile costs the replay that it times.
+"""Cost of the replay profile for the replays that it times.
 
 ``python -m benchmarks.replay_profile --device cpu --json`` runs the tiny pair in several processes, control and
 candidate in turn. In each, the replays of the target's graph go round in three ways, in an order that turns as well, so
@@ -94,13 +94,13 @@ def run(processes: int, lane: Lane, width: int) -> dict[str, Any]:
 
 
 def _interval(ordered: Sequence[float]) -> tuple[float, float]:
-    """Between which of the ordered values their median lies with 95 %: as many lie below it as heads fall."""
+    """95 % interval of a median among ordered values: the number of values below it is binomial."""
     outside = max(0, math.floor((len(ordered) - NormalDist().inv_cdf(0.975) * math.sqrt(len(ordered))) / 2))
     return ordered[outside], ordered[-1 - outside]
 
 
 def _clock_ns() -> float:
-    """What one reading of the clock takes: a hundred thousand of them, one after the other."""
+    """Nanoseconds of one reading of the clock, from a hundred thousand readings."""
     now, readings = time.perf_counter_ns, 100_000
     begin = now()
     for _ in range(readings):
@@ -139,7 +139,7 @@ class Measurement:
         states = introspection.candidate_states(worker)
         self.seam = TimingSeam(introspection.attention_class(), introspection.canonical_strides(), states)
         kinds = [introspection.segment_kind(segment) for segment in batch.segments]
-        # Never as many samples: it is not to end.
+        # sys.maxsize samples, so that it never ends.
         directory = ProfileDirectory(Path(tempfile.mkdtemp()), 0, 1)
         self.profiler = ReplayProfiler(batch, kinds, self.seam, directory, (0, 1), sys.maxsize)
         self.rounds = Rounds(WAYS, synchronizer(), SETTLING)
@@ -159,7 +159,7 @@ class Measurement:
 
     @contextlib.contextmanager
     def running(self, way: str) -> Iterator[Callable[[Replay], Any]]:
-        """What runs a replay in this way; what is put in its place for it is outside the time."""
+        """The function that runs a replay in this way; its set-up is outside the time."""
         if way == "stock":
             yield _run
         elif way == "profile":

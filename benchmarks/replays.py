@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of the real engine over the tiny pair, in which replays of the target's graph go round in several ways.
+"""Shared by the profiles' benchmarks: processes of the real engine over the tiny pair, with several ways of replay.
 
-What the benchmarks of the profiles share: the pair, the process, the generations that make replays, and the rounds.
+Builds the pair, starts the process, generates to make replays, and collects the rounds.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from tests.runner import runner
 PROMPTS = ("digits", "letters", "assignments")
 TOKENS = 272
 GENERATIONS = 8
-"""From each prompt: a replay takes milliseconds, and a process that makes any most of a minute."""
+"""From each prompt: a replay takes milliseconds, but starting a process most of a minute."""
 VLLM: dict[Lane, str] = {"cpu": "0.32.0", "cuda": "0.26.0", "xpu": "0.32.0"}
 OTHERS = {"gpu_memory_utilization": 0.2}
-"""Of a card's memory, asked for though the cache's size is given; so that others may use it too."""
+"""Of a card's memory, required even though the cache's size is given; low, so that others may use the card too."""
 
 Replay = Callable[[], Any]
 
 
 def build_pair(directory: Path, lane: Lane, width: int = 1) -> Path:
-    """The tiny pair in a new directory below ``directory``, ``width`` times as wide; where its two models lie."""
+    """Write the tiny pair below ``directory``, ``width`` times as wide; return the directory of its two models."""
     pair = runner().tiny_pair(directory / "pair", interpreter=Path(sys.executable), width=width, vllm=VLLM[lane])
     return pair.target.parent
 
 
 def request(lane: Lane, pair: Path, arm: Arm = Arm.GRAPH_CONTROL) -> ArmRequest:
-    """What decides what such a process computes."""
+    """Request of such a process."""
     return ArmRequest(
         arm=arm,
         lane=lane,
@@ -57,10 +57,10 @@ def request(lane: Lane, pair: Path, arm: Arm = Arm.GRAPH_CONTROL) -> ArmRequest:
 
 
 def child(module: str, what: str, asked: ArmRequest, home: Path) -> Any:
-    """Run ``python -m MODULE --measure WHAT REQUEST`` in the environment of an arm; what it prints last, as JSON.
+    """Run ``python -m MODULE --measure WHAT REQUEST`` in an arm's environment; return its last line, as JSON.
 
     Raises:
-        RuntimeError: it failed; with the end of what it said.
+        RuntimeError: it failed; with the end of its output.
     """
     path = home / "request.json"
     path.write_bytes(files.canonical_json(asked.canonical()))
@@ -76,11 +76,11 @@ def child(module: str, what: str, asked: ArmRequest, home: Path) -> Any:
 
 
 def measure(path: Path, extension: str) -> Any:
-    """In such a process: make replays, and give what the worker extension measured.
+    """In such a process: make replays, and return the worker extension's measurements.
 
     Args:
         path: of the request.
-        extension: the class that is mixed into vLLM's worker, with ``begin_measuring`` and ``measured``.
+        extension: class to mix into vLLM's worker, with ``begin_measuring`` and ``measured``.
     """
     from vllm import LLM, SamplingParams  # noqa: PLC0415 - a process of its own
 
@@ -96,7 +96,7 @@ def measure(path: Path, extension: str) -> Any:
 
 
 class Rounds:
-    """Replays in all ways, one after the other; the order turns, so that nothing that drifts favours one.
+    """Replays in all ways in turn; the order rotates, so that no drift favours one.
 
     Attributes:
         taken: way and nanoseconds of each replay.
@@ -108,7 +108,7 @@ class Rounds:
         Args:
             ways: of running a replay.
             synchronize: waits for the device.
-            settling: how many replays go before each that counts, in its way.
+            settling: number of uncounted replays before each counted one, in its way.
         """
         turned = [[*ways[first:], *ways[:first]] for first in range(len(ways))]
         self._order = itertools.cycle(
@@ -119,17 +119,17 @@ class Rounds:
         self.taken: list[tuple[str, int]] = []
 
     def due(self) -> str:
-        """The way of the next replay."""
+        """Way of the next replay."""
         way, self._counts = next(self._order)
         return way
 
     def timed(self, way: str, replay: Replay, *, waits: bool = False) -> Any:
-        """Run one replay in the way that was due, and take its time with the wait for the device after it.
+        """Run and time one replay, with the wait for the device after it.
 
         Args:
-            way: that was due.
+            way: the due one.
             replay: runs it.
-            waits: it waits for the device itself.
+            waits: True if it waits for the device itself.
         """
         self._synchronize()
         begin = time.perf_counter_ns()
@@ -142,5 +142,5 @@ class Rounds:
         return returned
 
     def whole(self) -> list[dict[str, int]]:
-        """The rounds that are whole: nanoseconds by way."""
+        """The whole rounds: nanoseconds by way."""
         return [dict(taken) for taken in zip(*[iter(self.taken)] * self._ways, strict=False)]

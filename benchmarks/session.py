@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a gate session costs beyond its tests, and what the plugin costs a pytest run that is not a gate.
+"""Time of a gate session beyond its tests, and of the plugin in a pytest run without a gate.
 
 ``python -m benchmarks.session --json`` prints medians over interleaved runs:
 

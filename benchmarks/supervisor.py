@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is left, and for how long, when a controller, a supervisor or a child dies: ``python -m benchmarks.supervisor``.
+"""Time until everything has ended after the death of a controller, supervisor or child.
 
-Every run starts a controller, its supervisor and a child that is hard to end, lets one of them die, and watches every
-process from outside by its pidfd. The runs go through the cases in turn:
+``python -m benchmarks.supervisor``: every run starts a controller, its supervisor and a child that is hard to end, lets
+one of them die, and watches every process from outside by its pidfd. The runs go through the cases in turn:
 
 * ``owner killed``: SIGKILL of the controller, with each kind of child; also while it starts the child.
 * ``supervisor killed``: SIGKILL of the supervisor, the controller lives and is busy with something else.

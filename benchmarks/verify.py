@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``laguna verify`` of a root takes beyond hashing it: ``python -m benchmarks.verify ROOT``.
+"""Time of ``laguna verify`` for a root, beyond hashing it: ``python -m benchmarks.verify ROOT``.
 
-Prints one line, ``--json`` the raw figures, medians over rounds. ``seconds`` is a whole process by the wall, Python's
-start and its imports in it; ``seconds_hashing`` is SHA-256 of every file once, on all cores, as verification hashes;
-``seconds_beyond``, the difference, has a bar of 1 s for a root of three gates; ``seconds_cpu`` is that process by its
-processor, for a host that has other work. The first round, in which Python may compile, is left out.
+Prints one line, ``--json`` the raw figures, medians over rounds. ``seconds`` is the wall time of a whole process, with
+Python's start and imports; ``seconds_hashing`` is for SHA-256 of every file once, on all cores, as in verification;
+``seconds_beyond``, the difference, has a bar of 1 s for a root of three gates; ``seconds_cpu`` is its processor
+time, for a busy host. The first round is left out, as Python may compile in it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pytest_laguna.evidence.files import sha256_file
 
 
 def hash_all(sealed_root: Path) -> None:
-    """Every file once, on all cores."""
+    """Hash every file once, on all cores."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         list(pool.map(sha256_file, (path for path in sorted(sealed_root.rglob("*")) if path.is_file())))
 
 
 def processor_seconds() -> float:
-    """Of every child process so far."""
+    """Processor seconds of every child process so far."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -54,7 +54,7 @@ ADDED_MEMORY = 4 << 30
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Package:
-    """What is mutated, and the tests that may refute it: quick ones, that start no engine and no server."""
+    """A package to mutate, and the quick tests that may refute its mutants; they start no engine and no server."""
 
     folder: str
     tests: Sequence[str]
@@ -209,7 +209,7 @@ class Runner:
         return self._reports
 
     def _failing(self, tests: Sequence[Reached]) -> Iterator[Reached]:
-        """Run the tests one after the other; those that fail. One that takes too long ends the process."""
+        """Run the tests one after the other and yield the failing ones; a test over its time ends the process."""
         for test, following in zip(tests, [*tests[1:], None], strict=True):
             signal.alarm(int(10 + 20 * test.seconds))
             if any(report.failed for report in self._run(test.item, following.item if following else None)):
@@ -306,7 +306,7 @@ def _functions(folder: str) -> dict[tuple[str, str], list[FunctionType]]:
 
 
 def _caches() -> list[Callable[[], None]]:
-    """What forgets results that the unchanged code gave, of the project and its tests."""
+    """Functions that clear the caches of the project and its tests, which hold results of the unchanged code."""
     return [
         thing.cache_clear
         for thing in _objects()
@@ -402,7 +402,7 @@ def gone(listed: Iterable[str]) -> Iterator[str]:
 
 
 def objections(fates: Mapping[str, str], listed: Iterable[str]) -> Iterator[str]:
-    """What makes the command fail, a line each; ``listed`` is what is accepted of the mutants that were asked."""
+    """Yield each reason to fail as a line; ``listed`` holds the accepted ones of the requested mutants."""
     alive = survivors(fates)
     yield from (f"not listed in {ACCEPTED.name}: {mutant}" for mutant in alive if mutant not in listed)
     yield from (

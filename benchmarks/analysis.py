@@ -31,14 +31,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_laguna.analysis.diagnostic import diagnose
+from pytest_laguna.analysis.diagnostic.diagnosis import diagnose
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import MOST_PROFILE_SAMPLES, Arm
-from pytest_laguna.evidence.diagnostic import DiagnosticPlan
-from pytest_laguna.evidence.diagnostic_reader import read_diagnostic
-from pytest_laguna.evidence.profile_file import read_profile
+from pytest_laguna.evidence.arms.arm_record import MOST_PROFILE_SAMPLES, Arm
+from pytest_laguna.evidence.arms.profile_file import read_profile
+from pytest_laguna.evidence.arms.replay_profile import RankProfile
+from pytest_laguna.evidence.diagnostic.analysis import DiagnosticPlan
+from pytest_laguna.evidence.diagnostic.reader import read_diagnostic
 from pytest_laguna.evidence.reading import PLAN
-from pytest_laguna.evidence.replay_profile import RankProfile
 from pytest_laguna.evidence.schemas import read_model
 from tests import diagnostic_root as root
 

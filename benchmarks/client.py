@@ -27,7 +27,7 @@ from pathlib import Path
 from pytest_laguna.endpoint.client import Client, Question
 from pytest_laguna.endpoint.suite import Prompt
 from pytest_laguna.endpoint.transport import HttpTransport
-from pytest_laguna.evidence.leg import SuiteRow
+from pytest_laguna.evidence.endpoint.leg import SuiteRow
 from pytest_laguna.verdict import UnusableEvidenceError
 from tests.endpoint_server import EndpointServer, chunk, chunked, data, events
 

@@ -32,13 +32,13 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import replays
 from benchmarks.replays import Replay, Rounds
-from pytest_laguna.analysis.event_profile import category_sums, shares
-from pytest_laguna.analysis.event_sparse import sparse_shares
-from pytest_laguna.analysis.event_work import waiting
+from pytest_laguna.analysis.events.profile import category_sums, shares
+from pytest_laguna.analysis.events.sparse import sparse_shares
+from pytest_laguna.analysis.events.work import waiting
 from pytest_laguna.engine import arms
-from pytest_laguna.evidence.event_profile import EventClock, EventProfile, HostLead, StreamIdentity
-from pytest_laguna.evidence.event_sparse import SparseProfile, chosen_intervals
-from pytest_laguna.evidence.replay_profile import SegmentKind, order_sha256
+from pytest_laguna.evidence.arms.replay_profile import SegmentKind, order_sha256
+from pytest_laguna.evidence.events.profile import EventClock, EventProfile, HostLead, StreamIdentity
+from pytest_laguna.evidence.events.sparse import SparseProfile, chosen_intervals
 from pytest_laguna.evidence.values import Lane
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from typing import Any
 from unittest import mock
 
 from pytest_laguna.engine import arms, packets
-from pytest_laguna.evidence.arm_record import Planted
-from pytest_laguna.evidence.parity import PacketRequest
+from pytest_laguna.evidence.arms.arm_record import Planted
+from pytest_laguna.evidence.arms.parity import PacketRequest
 from pytest_laguna.evidence.values import Lane
 from tests.runner import runner
 

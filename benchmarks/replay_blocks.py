@@ -30,11 +30,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from pytest_laguna.analysis.diagnostic.timing import GATES, P90
 from pytest_laguna.analysis.statistics import binomial_interval, linear_percentile
-from pytest_laguna.analysis.timing import GATES, P90
 from pytest_laguna.engine import arms
-from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
-from pytest_laguna.evidence.replay_profile import ReplayProfile, ReplaySample
+from pytest_laguna.evidence.arms.arm_record import Arm, ArmRequest, Planted
+from pytest_laguna.evidence.arms.replay_profile import ReplayProfile, ReplaySample
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.evidence.values import Lane
 from tests.runner import runner

@@ -37,7 +37,7 @@ from typing import Any
 from benchmarks import replays
 from benchmarks.replays import Replay, Rounds
 from pytest_laguna.engine import arms
-from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.evidence.arms.arm_record import Arm
 from pytest_laguna.evidence.values import Lane
 
 MODULE = "benchmarks.replay_profile"

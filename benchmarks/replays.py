@@ -18,7 +18,7 @@ from typing import Any
 
 from pytest_laguna.engine import arms
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
+from pytest_laguna.evidence.arms.arm_record import Arm, ArmRequest, Planted
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.evidence.values import Lane
 from tests.runner import runner

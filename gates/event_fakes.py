@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 from pytest_laguna.engine.timeline import Stream, TimedEvent
-from pytest_laguna.evidence.event_profile import EventClock
-from pytest_laguna.evidence.replay_profile import SegmentKind
+from pytest_laguna.evidence.arms.replay_profile import SegmentKind
+from pytest_laguna.evidence.events.profile import EventClock
 
 LAYER: tuple[SegmentKind, ...] = ("graph", "attention", "graph", "collective", "graph", "collective")
 

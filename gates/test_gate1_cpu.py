@@ -22,14 +22,14 @@ import pytest
 import torch
 
 from gates import vllm_classes as support
-from pytest_laguna.analysis.arm_pair import RESULT_RULES, RULES, Expected, Pair, compare
-from pytest_laguna.arm_runner import ArmRunner
+from pytest_laguna.analysis.arms.arm_pair import RESULT_RULES, RULES, Expected, Pair, compare
 from pytest_laguna.campaign import Campaign, EngineRehearsal
 from pytest_laguna.engine.launch import ArmFailedError, TinyPair
-from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest, Planted
+from pytest_laguna.evidence.arms.arm_record import Arm, ArmRecord, ArmRequest, Planted
 from pytest_laguna.evidence.files import canonical_json, write_new
 from pytest_laguna.evidence.values import Lane
 from pytest_laguna.fixtures import Prove
+from pytest_laguna.run.arm_runner import ArmRunner
 from pytest_laguna.verdict import JSON
 
 # isort: split

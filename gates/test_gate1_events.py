@@ -17,20 +17,20 @@ from pathlib import Path
 import pytest
 
 from gates.event_fakes import FakeBatch, FakeTimeline, published_kinds
-from pytest_laguna.analysis.event_profile import category_sums, decide_action, slowest
-from pytest_laguna.analysis.event_ranges import fold
-from pytest_laguna.arm_runner import ArmRunner
+from pytest_laguna.analysis.events.profile import category_sums, decide_action, slowest
+from pytest_laguna.analysis.events.ranges import fold
 from pytest_laguna.campaign import Campaign
 from pytest_laguna.engine.event_profile import EventProfiler, Subject
 from pytest_laguna.engine.event_settings import EXCLUDED, GRAPHS, ORDER, ROOT, ROUNDS, settings_from
 from pytest_laguna.engine.profile_directory import ProfileDirectory, ProfileError
 from pytest_laguna.engine.timeline import HostTimeline, Stream, Timeline
-from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest, Planted
-from pytest_laguna.evidence.event_profile import EventProfile, StreamIdentity
+from pytest_laguna.evidence.arms.arm_record import Arm, ArmRecord, ArmRequest, Planted
+from pytest_laguna.evidence.arms.replay_profile import SegmentKind, order_sha256
+from pytest_laguna.evidence.events.profile import EventProfile, StreamIdentity
 from pytest_laguna.evidence.files import canonical_json, write_new
-from pytest_laguna.evidence.replay_profile import SegmentKind, order_sha256
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.fixtures import Prove
+from pytest_laguna.run.arm_runner import ArmRunner
 
 KINDS = published_kinds()
 INTERPRETER = Path(sys.executable)

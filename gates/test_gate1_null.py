@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_laguna.analysis.null_timing import judge_null, warnings
+from pytest_laguna.analysis.aa.noise import judge_null, warnings
 from pytest_laguna.fixtures import Prove
-from pytest_laguna.rehearsal import OWN_REHEARSAL, Rehearsal
+from pytest_laguna.run.rehearsal import OWN_REHEARSAL, Rehearsal
 from pytest_laguna.verdict import raise_verdict
 
 

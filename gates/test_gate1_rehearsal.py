@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_laguna.evidence import rehearsal as places
+from pytest_laguna.evidence.aa import rehearsal as places
 from pytest_laguna.evidence.files import read_canonical_json
 from pytest_laguna.fixtures import Prove
-from pytest_laguna.rehearsal import OWN_REHEARSAL, Rehearsal
+from pytest_laguna.run.rehearsal import OWN_REHEARSAL, Rehearsal
 
 
 @pytest.mark.gate(1)

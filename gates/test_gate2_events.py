@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_laguna.analysis.arms_case import exercised
-from pytest_laguna.evidence.event_analysis import EventAnalysis
+from pytest_laguna.analysis.arms.case import exercised
+from pytest_laguna.evidence.events.analysis import EventAnalysis
 from pytest_laguna.experiments.experiment import Derived
 from pytest_laguna.fixtures import Prove, prove_clause
 

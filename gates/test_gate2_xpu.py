@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_laguna.analysis.arms_case import exercised
-from pytest_laguna.evidence.diagnostic import Diagnosis
+from pytest_laguna.analysis.arms.case import exercised
+from pytest_laguna.evidence.diagnostic.analysis import Diagnosis
 from pytest_laguna.experiments.experiment import Derived
 from pytest_laguna.fixtures import Prove, prove_clause
 from pytest_laguna.verdict import JSON

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
+from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis
 from pytest_laguna.experiments.experiment import Derived
 from pytest_laguna.fixtures import Prove, prove_clause
 

@@ -11,15 +11,15 @@ from typing import Annotated, Any, ClassVar, Literal
 import pydantic
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import DRAFT_TOKENS, MOST_PROFILE_SAMPLES, Arm
-from pytest_laguna.evidence.arm_settings import FLAG, PAIR_VERSIONS
-from pytest_laguna.evidence.event_analysis import Fitness
+from pytest_laguna.evidence.aa.rehearsal import CLAUSES as REHEARSAL_CLAUSES
+from pytest_laguna.evidence.arms.arm_record import DRAFT_TOKENS, MOST_PROFILE_SAMPLES, Arm
+from pytest_laguna.evidence.arms.arm_settings import FLAG, PAIR_VERSIONS
+from pytest_laguna.evidence.events.analysis import Fitness
 from pytest_laguna.evidence.experiments import rows_asked
-from pytest_laguna.evidence.host import HostLimits
-from pytest_laguna.evidence.idle import IdleRequirement
-from pytest_laguna.evidence.leased_cards import LeaseTerms
-from pytest_laguna.evidence.placement import StorageRule
-from pytest_laguna.evidence.rehearsal import CLAUSES as REHEARSAL_CLAUSES
+from pytest_laguna.evidence.machine.host import HostLimits
+from pytest_laguna.evidence.machine.idle import IdleRequirement
+from pytest_laguna.evidence.machine.leased_cards import LeaseTerms
+from pytest_laguna.evidence.machine.placement import StorageRule
 from pytest_laguna.evidence.schemas import Sha256, first_defect
 from pytest_laguna.evidence.values import Decides, Lane, NonNegative, Positive, PositiveCount, Text, Validator
 from pytest_laguna.verdict import JSON, UnusableEvidenceError

@@ -27,13 +27,13 @@ from pytest_laguna.evidence.files import canonical_json, printable, write_new
 from pytest_laguna.evidence.root import ATTEMPT, GATES, attempt_directory
 from pytest_laguna.evidence.values import Lane
 from pytest_laguna.experiments.experiment import Derived, derive, read_attempted
+from pytest_laguna.experiments.plans import cards_needed
 from pytest_laguna.identity import freezing
 from pytest_laguna.identity.source import IdentityError
-from pytest_laguna.planning import cards_needed
 from pytest_laguna.report.collected import collected_junit
 from pytest_laguna.report.trace import trace
 from pytest_laguna.verdict import USAGE_EXIT_CODE, NotProvenError, UnusableEvidenceError, Verdict, worst
-from pytest_laguna.verification import GateReport, hold_to, verify_attempt, verify_root
+from pytest_laguna.verify.verification import GateReport, hold_to, verify_attempt, verify_root
 
 if TYPE_CHECKING:
     from pytest_laguna.machine.doctor_xpu import XpuNeeds

@@ -9,25 +9,26 @@ from typing import Any, Protocol
 
 import pytest
 
-from pytest_laguna import crossover as endpoint_crossover
-from pytest_laguna import diagnostic, event_diagnostic
-from pytest_laguna.arm_runner import ArmRunner
-from pytest_laguna.attempt import Attempt
+from pytest_laguna.attempt.attempt import Attempt
+from pytest_laguna.attempt.precondition import Gate
 from pytest_laguna.campaign import Campaign
-from pytest_laguna.card_process import CardProcess
-from pytest_laguna.engine_run import EngineRun
 from pytest_laguna.evidence import files, root
-from pytest_laguna.evidence.diagnostic import Diagnosis
-from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
-from pytest_laguna.evidence.event_analysis import EventAnalysis
+from pytest_laguna.evidence.diagnostic.analysis import Diagnosis
+from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis
+from pytest_laguna.evidence.events.analysis import EventAnalysis
 from pytest_laguna.evidence.experiments import DIAGNOSTIC, ENDPOINT, EVENTS
 from pytest_laguna.evidence.values import Lane
 from pytest_laguna.experiments.experiment import Derived
-from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine.command import new_token
-from pytest_laguna.precondition import Gate
-from pytest_laguna.rehearsal import Rehearsal
 from pytest_laguna.report.progress import Progress
+from pytest_laguna.run import diagnostic
+from pytest_laguna.run import endpoint as endpoint_crossover
+from pytest_laguna.run import events as event_diagnostic
+from pytest_laguna.run.arm_runner import ArmRunner
+from pytest_laguna.run.card_process import CardProcess
+from pytest_laguna.run.engine_run import EngineRun
+from pytest_laguna.run.leasing import LeasedCards
+from pytest_laguna.run.rehearsal import Rehearsal
 from pytest_laguna.verdict import JSON, NotProvenError, raise_verdict
 
 GATE = pytest.StashKey[Gate]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_laguna import options
+from pytest_laguna.attempt import options
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -17,7 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
     """Point pytest at the gate's own test files, before it looks for conftest files elsewhere."""
     if early_config.known_args_namespace.gate is not None:
-        from pytest_laguna import session  # noqa: PLC0415 - a pytest run without --gate must not pay for it
+        from pytest_laguna.gate import session  # noqa: PLC0415 - a pytest run without --gate must not pay for it
 
         session.choose_files(early_config, args)
 
@@ -27,7 +27,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Run a gate under the eyes of a parent process that outlives whatever a test does."""
     if config.getoption("gate") is None or config.getoption("help") or config.getoption("version"):
         return None
-    from pytest_laguna import session  # noqa: PLC0415
+    from pytest_laguna.gate import session  # noqa: PLC0415
 
     return session.run(config)
 
@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gate(number): the test belongs to this gate and runs under --gate only")
     config.addinivalue_line("markers", "clause(id): the campaign's clause that the test proves")
     if config.getoption("gate") is not None:
-        from pytest_laguna import session  # noqa: PLC0415
+        from pytest_laguna.gate import session  # noqa: PLC0415
 
         session.open_gate(config)
 
@@ -47,7 +47,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     """Say which gate this is."""
     if config.getoption("gate") is None:
         return None
-    from pytest_laguna import session  # noqa: PLC0415
+    from pytest_laguna.gate import session  # noqa: PLC0415
 
     return session.header(config)
 

@@ -9,7 +9,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from pytest_laguna.evidence.diagnostic import DIRECTORY
+from pytest_laguna.evidence.diagnostic.analysis import DIRECTORY
 from pytest_laguna.evidence.git import git
 from tests.demo import CARD, FIRST, PROVES, Project
 from tests.runner import keep_bytecode

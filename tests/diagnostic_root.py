@@ -14,14 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_laguna.analysis.diagnostic import diagnose
-from pytest_laguna.analysis.topology import expected_topology
-from pytest_laguna.evidence import arm_settings, files
-from pytest_laguna.evidence.arm_record import Arm, ArmRequest
-from pytest_laguna.evidence.diagnostic import Diagnosis, DiagnosticPlan
-from pytest_laguna.evidence.diagnostic_reader import read_diagnostic
-from pytest_laguna.evidence.host import HostState, difference
-from pytest_laguna.evidence.parity import AttentionKind, query_seed
+from pytest_laguna.analysis.arms.topology import expected_topology
+from pytest_laguna.analysis.diagnostic.diagnosis import diagnose
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arms import arm_settings
+from pytest_laguna.evidence.arms.arm_record import Arm, ArmRequest
+from pytest_laguna.evidence.arms.parity import AttentionKind, query_seed
+from pytest_laguna.evidence.diagnostic.analysis import Diagnosis, DiagnosticPlan
+from pytest_laguna.evidence.diagnostic.reader import read_diagnostic
+from pytest_laguna.evidence.machine.host import HostState, difference
 from pytest_laguna.evidence.reading import PLAN
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import JSON

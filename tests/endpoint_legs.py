@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_laguna.analysis.arm_pair import CANDIDATE, STOCK
-from pytest_laguna.evidence.arm_record import token_digest
-from pytest_laguna.evidence.endpoint_campaign import (
+from pytest_laguna.analysis.arms.arm_pair import CANDIDATE, STOCK
+from pytest_laguna.evidence.arms.arm_record import token_digest
+from pytest_laguna.evidence.endpoint.leg import LegRecord, SuitePin
+from pytest_laguna.evidence.endpoint.plan import (
     ABBA,
     CaptureCounts,
     EndpointPlan,
@@ -27,8 +28,7 @@ from pytest_laguna.evidence.endpoint_campaign import (
     Teacher,
     planned_legs,
 )
-from pytest_laguna.evidence.leg import LegRecord, SuitePin
-from pytest_laguna.evidence.server_command import server_argv
+from pytest_laguna.evidence.endpoint.server_command import server_argv
 
 DATA = Path(__file__).parent / "data"
 CAMPAIGNS = Path(__file__).parents[1] / "campaigns"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pytest_laguna.evidence.event_analysis import DIRECTORY
+from pytest_laguna.evidence.events.analysis import DIRECTORY
 from tests.demo import CARD, FIRST, PROVES, Project
 from tests.diagnostic_project import FIRST_CLAUSES
 from tests.runner import keep_bytecode

@@ -14,10 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_laguna.analysis.event_diagnosis import analyse_events
-from pytest_laguna.evidence import arm_settings, files
-from pytest_laguna.evidence.arm_record import ArmRequest
-from pytest_laguna.evidence.event_analysis import (
+from pytest_laguna.analysis.events.diagnosis import analyse_events
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arms import arm_settings
+from pytest_laguna.evidence.arms.arm_record import ArmRequest
+from pytest_laguna.evidence.arms.replay_profile import SegmentKind, order_sha256
+from pytest_laguna.evidence.events.analysis import (
     CONFIGURATION,
     EVENTS,
     FITNESS,
@@ -26,11 +28,10 @@ from pytest_laguna.evidence.event_analysis import (
     EventAnalysis,
     EventPlan,
 )
-from pytest_laguna.evidence.event_profile import EventProfile, HostLead, StreamIdentity
-from pytest_laguna.evidence.event_reader import file_digests, read_events
-from pytest_laguna.evidence.event_sparse import chosen_intervals
+from pytest_laguna.evidence.events.profile import EventProfile, HostLead, StreamIdentity
+from pytest_laguna.evidence.events.reader import file_digests, read_events
+from pytest_laguna.evidence.events.sparse import chosen_intervals
 from pytest_laguna.evidence.reading import PLAN
-from pytest_laguna.evidence.replay_profile import SegmentKind, order_sha256
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import JSON
 from tests import diagnostic_root as diagnostic

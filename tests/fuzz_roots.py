@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 from pytest_laguna.evidence import root
 from pytest_laguna.evidence.schemas import AttemptStart, Previous, read_model
 from pytest_laguna.verdict import Verdict, worst
-from pytest_laguna.verification import GateReport, hold_to, look_back, verify_root
+from pytest_laguna.verify.verification import GateReport, hold_to, look_back, verify_root
 from tests.demo import writable
 from tests.sealed import build, good_events, phase, reseal
 

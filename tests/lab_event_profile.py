@@ -14,9 +14,9 @@ from typing import Annotated, Literal, Self
 import pydantic
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.event_profile import EventProfile, StreamIdentity
+from pytest_laguna.evidence.arms.replay_profile import Count, Nanoseconds, SegmentKind, order_sha256
+from pytest_laguna.evidence.events.profile import EventProfile, StreamIdentity
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
-from pytest_laguna.evidence.replay_profile import Count, Nanoseconds, SegmentKind, order_sha256
 from pytest_laguna.evidence.schemas import Schema, Sha256, first_defect
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 

@@ -16,8 +16,7 @@ from typing import Final, NoReturn
 import pydantic
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.foreign_json import parse_foreign_json
-from pytest_laguna.evidence.replay_profile import (
+from pytest_laguna.evidence.arms.replay_profile import (
     LARGEST,
     ReplayProfile,
     ReplaySample,
@@ -25,6 +24,7 @@ from pytest_laguna.evidence.replay_profile import (
     ViewPreparation,
     order_sha256,
 )
+from pytest_laguna.evidence.foreign_json import parse_foreign_json
 from pytest_laguna.evidence.schemas import first_defect
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
@@ -155,7 +155,7 @@ def _segments(record: Fields, name: str) -> list[tuple[SegmentKind, int]]:
     by_kind: dict[str, list[int]] = {kind: [] for kind in KINDS}
     segments = []
     for pair in ordered:
-        if not isinstance(pair, list) or len(pair) != 2:  # noqa: PLR2004 - kind and time
+        if not isinstance(pair, list) or len(pair) != 2:
             _refuse(name, f"segment {_short(pair)}", "a kind and its nanoseconds")
         kind = str(pair[0])
         if kind not in KINDS:
@@ -214,7 +214,7 @@ def _same(name: str, field: str, seen: JSON, expected: object) -> None:
 
 def _short(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004 - one line on a terminal
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _refuse(name: str, seen: str, expected: str) -> NoReturn:

@@ -7,12 +7,12 @@ import functools
 import os
 from pathlib import Path
 
-from pytest_laguna.attempt import Attempt
+from pytest_laguna.attempt.attempt import Attempt
 from pytest_laguna.campaign import Idle
-from pytest_laguna.leasing import LeasedCards
 from pytest_laguna.machine import descent, idle, leases
 from pytest_laguna.machine.cards_cpu import CpuCards
 from pytest_laguna.machine.sweep import sweep
+from pytest_laguna.run.leasing import LeasedCards
 from pytest_laguna.verdict import Verdict
 
 SLOT = 912 + os.getpid() % 44 * 2

@@ -9,9 +9,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.campaign import Bounds
 from pytest_laguna.machine.command import new_token
+from pytest_laguna.run.arm_runner import ArmRunner
 
 CONFTEST = """\
 import dataclasses

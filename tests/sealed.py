@@ -9,15 +9,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_laguna.attempt import Attempt, Precondition
+from pytest_laguna.attempt.attempt import Attempt, Precondition
+from pytest_laguna.attempt.options import GateOptions
+from pytest_laguna.attempt.precondition import Gate
 from pytest_laguna.campaign import parse_campaign
-from pytest_laguna.evidence import files, leased_cards, root
-from pytest_laguna.evidence.idle import CardState, IdleRecord, MemoryPoint, Snapshot
+from pytest_laguna.evidence import files, root
+from pytest_laguna.evidence.machine import leased_cards
+from pytest_laguna.evidence.machine.idle import CardState, IdleRecord, MemoryPoint, Snapshot
 from pytest_laguna.evidence.schemas import Analysis, AttemptStart, Earlier, Identity, Manifest, Previous, read_model
-from pytest_laguna.options import GateOptions
-from pytest_laguna.precondition import Gate
 from pytest_laguna.verdict import JSON
-from pytest_laguna.verification import derive_analysis, derive_junit, derive_receipt
+from pytest_laguna.verify.verification import derive_analysis, derive_junit, derive_receipt
 from tests.demo import CAMPAIGN, writable
 
 SOURCES: dict[str, JSON] = {"demo_candidate/__init__.py": "0" * 64}

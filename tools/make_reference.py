@@ -19,10 +19,12 @@ from typing import Literal, get_args, get_origin
 
 import pytest_laguna.analysis
 import pytest_laguna.evidence
-from pytest_laguna import cli, options, verification
+from pytest_laguna import cli
+from pytest_laguna.attempt import options
 from pytest_laguna.campaign import Campaign
 from pytest_laguna.evidence.schemas import Schema
 from pytest_laguna.verdict import USAGE_EXIT_CODE, Verdict
+from pytest_laguna.verify import verification
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "generated-reference.md"
 

@@ -21,7 +21,7 @@ import pytest_laguna.evidence
 from pytest_laguna.campaign import Campaign
 from pytest_laguna.evidence.journal import Event
 from pytest_laguna.evidence.schemas import PREDICATE_TYPE, STATEMENT_TYPE, Phase, Schema
-from pytest_laguna.protocol import Protocol
+from pytest_laguna.experiments.protocol import Protocol
 from pytest_laguna.verdict import Verdict
 
 TARGET = Path(pytest_laguna.evidence.__path__[0]) / "json_schemas"

@@ -14,7 +14,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.campaign import GeneratedPair, read_campaign
 from pytest_laguna.endpoint import sockets
 from pytest_laguna.endpoint.leg import LegBounds, LegPlace, run_leg
@@ -22,11 +21,12 @@ from pytest_laguna.endpoint.suite import pin_suite
 from pytest_laguna.engine.launch import TinyPair
 from pytest_laguna.engine.serving import ServedArm
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.endpoint_campaign import Teacher
-from pytest_laguna.evidence.leg import LegRecord, LegRequest
+from pytest_laguna.evidence.arms.arm_record import Arm
+from pytest_laguna.evidence.endpoint.leg import LegRecord, LegRequest
+from pytest_laguna.evidence.endpoint.plan import Teacher
 from pytest_laguna.evidence.values import Lane
 from pytest_laguna.machine.command import new_token
+from pytest_laguna.run.arm_runner import ArmRunner
 
 LANES = ("cpu", "cuda", "xpu")
 MODEL_TOKENS = 1024

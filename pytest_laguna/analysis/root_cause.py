@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias, TypeVar
 
-from pytest_laguna.analysis.process import judge_process
+from pytest_laguna.analysis.machine.process import judge_process
 from pytest_laguna.evidence.reading import Missing, RunEvidence, present
 from pytest_laguna.evidence.schemas import Schema
 from pytest_laguna.verdict import NotProvenError, Verdict

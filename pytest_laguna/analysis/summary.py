@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from pytest_laguna.evidence.diagnostic import Diagnosis
-from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis, Promotion, RepetitionFigures
+from pytest_laguna.evidence.diagnostic.analysis import Diagnosis
+from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis, Promotion, RepetitionFigures
 
 
 def diagnosis_figures(diagnosis: Diagnosis) -> dict[str, str]:

@@ -14,8 +14,8 @@ from pytest_laguna.endpoint.stream import StreamedAnswer, read_stream
 from pytest_laguna.endpoint.suite import Prompt
 from pytest_laguna.endpoint.transport import Answer, NoAnswerError, Read, Transport
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import token_digest
-from pytest_laguna.evidence.leg import SuiteRow
+from pytest_laguna.evidence.arms.arm_record import token_digest
+from pytest_laguna.evidence.endpoint.leg import SuiteRow
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 PATH = "/v1/chat/completions"

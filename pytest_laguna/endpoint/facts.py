@@ -15,8 +15,8 @@ import pydantic
 
 from pytest_laguna.endpoint.client import request_name
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.leg import Counters, Fact, LegFacts, RankState, SocketLook, SuiteRow
-from pytest_laguna.evidence.server_command import TEXT_DRAFTERS
+from pytest_laguna.evidence.endpoint.leg import Counters, Fact, LegFacts, RankState, SocketLook, SuiteRow
+from pytest_laguna.evidence.endpoint.server_command import TEXT_DRAFTERS
 from pytest_laguna.verdict import UnusableEvidenceError
 
 _REQUEST_LIMIT_BYTES = 16 * 1024 * 1024

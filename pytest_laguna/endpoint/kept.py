@@ -17,9 +17,8 @@ from pytest_laguna.endpoint.metrics import read_counters
 from pytest_laguna.endpoint.suite import Suite
 from pytest_laguna.endpoint.transport import ANSWER_LIMIT_BYTES, Read
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.endpoint_reader import END, LEG, require_end
-from pytest_laguna.evidence.leased_cards import HOST, PROCESS
-from pytest_laguna.evidence.leg import (
+from pytest_laguna.evidence.arms.rank_files import state_name
+from pytest_laguna.evidence.endpoint.leg import (
     Counters,
     FinalGate,
     LegEnd,
@@ -29,7 +28,8 @@ from pytest_laguna.evidence.leg import (
     RankState,
     SuiteRow,
 )
-from pytest_laguna.evidence.rank_files import state_name
+from pytest_laguna.evidence.endpoint.reader import END, LEG, require_end
+from pytest_laguna.evidence.machine.leased_cards import HOST, PROCESS
 from pytest_laguna.evidence.reading import REQUEST
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import UnusableEvidenceError

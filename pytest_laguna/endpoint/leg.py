@@ -25,9 +25,7 @@ from pytest_laguna.endpoint.stream import read_stream
 from pytest_laguna.endpoint.suite import Suite, read_suite
 from pytest_laguna.endpoint.transport import ANSWER_LIMIT_BYTES, HttpTransport, NoAnswerError, Read
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.endpoint_reader import END, LEG
-from pytest_laguna.evidence.idle import utc_now
-from pytest_laguna.evidence.leg import (
+from pytest_laguna.evidence.endpoint.leg import (
     CleanupStatus,
     Counters,
     FinalGate,
@@ -41,9 +39,11 @@ from pytest_laguna.evidence.leg import (
     SocketLook,
     SuiteRow,
 )
-from pytest_laguna.evidence.process_record import ProcessRecord, Reason
+from pytest_laguna.evidence.endpoint.reader import END, LEG
+from pytest_laguna.evidence.endpoint.server_command import server_argv
+from pytest_laguna.evidence.machine.idle import utc_now
+from pytest_laguna.evidence.machine.process import ProcessRecord, Reason
 from pytest_laguna.evidence.reading import REQUEST
-from pytest_laguna.evidence.server_command import server_argv
 from pytest_laguna.verdict import UnusableEvidenceError
 
 RANKS = "ranks"

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.leg import Counters
+from pytest_laguna.evidence.endpoint.leg import Counters
 from pytest_laguna.verdict import UnusableEvidenceError
 
 _WHOLE = {

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.leg import RankState
-from pytest_laguna.evidence.rank_files import PIPES, VARIABLE, pipe_name, state_name
+from pytest_laguna.evidence.arms.rank_files import PIPES, VARIABLE, pipe_name, state_name
+from pytest_laguna.evidence.endpoint.leg import RankState
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import UnusableEvidenceError
 

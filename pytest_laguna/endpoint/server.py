@@ -14,7 +14,7 @@ import pydantic
 from pytest_laguna.endpoint.transport import Answer, NoAnswerError, Transport
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
-from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.machine.process import ProcessRecord
 from pytest_laguna.evidence.schemas import first_defect
 from pytest_laguna.verdict import UnusableEvidenceError
 

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from pytest_laguna.evidence.leg import Listener, SocketLook
+from pytest_laguna.evidence.endpoint.leg import Listener, SocketLook
 from pytest_laguna.verdict import UnusableEvidenceError
 
 _PROC = Path("/proc")

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from pytest_laguna.endpoint.transport import Read
+from pytest_laguna.evidence.endpoint.leg import Usage
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
-from pytest_laguna.evidence.leg import Usage
 from pytest_laguna.evidence.schemas import first_defect
 from pytest_laguna.verdict import UnusableEvidenceError
 

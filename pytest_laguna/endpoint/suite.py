@@ -9,10 +9,10 @@ from typing import Annotated, Literal, Self
 import pydantic
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.endpoint_campaign import Teacher
-from pytest_laguna.evidence.endpoint_reader import read_teacher
+from pytest_laguna.evidence.endpoint.leg import SuitePin
+from pytest_laguna.evidence.endpoint.plan import Teacher
+from pytest_laguna.evidence.endpoint.reader import read_teacher
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
-from pytest_laguna.evidence.leg import SuitePin
 from pytest_laguna.evidence.schemas import Schema, Sha256, first_defect
 from pytest_laguna.verdict import UnusableEvidenceError
 

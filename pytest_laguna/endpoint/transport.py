@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import httpcore2
 
-from pytest_laguna.evidence.server_command import HOST
+from pytest_laguna.evidence.endpoint.server_command import HOST
 
 ANSWER_LIMIT_BYTES = 64 * 1024 * 1024
 

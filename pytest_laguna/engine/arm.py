@@ -21,8 +21,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from pytest_laguna.evidence import files, rank_stacks
-from pytest_laguna.evidence.arm_record import (
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arms import rank_stacks
+from pytest_laguna.evidence.arms.arm_record import (
     Acceptance,
     ArmRecord,
     ArmRequest,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytest_laguna.evidence.arm_settings import (
+from pytest_laguna.evidence.arms.arm_settings import (
     FLAG,
     LEASE,
     PLACES,

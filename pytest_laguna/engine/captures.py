@@ -7,7 +7,7 @@ import hashlib
 from collections import Counter
 from typing import Any
 
-from pytest_laguna.evidence.arm_record import CapturedGraph
+from pytest_laguna.evidence.arms.arm_record import CapturedGraph
 
 from .compat import introspection
 

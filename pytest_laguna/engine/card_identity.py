@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from pytest_laguna.evidence.card_masks import MASK
+from pytest_laguna.evidence.machine.card_masks import MASK
 from pytest_laguna.evidence.values import Lane
 
 _FDINFO = Path("/proc/self/fdinfo")

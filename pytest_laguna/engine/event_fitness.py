@@ -12,8 +12,8 @@ import itertools
 import time
 from collections.abc import Sequence
 
-from pytest_laguna.evidence.event_profile import EventFitness, FitnessRound
-from pytest_laguna.evidence.replay_profile import SegmentKind
+from pytest_laguna.evidence.arms.replay_profile import SegmentKind
+from pytest_laguna.evidence.events.profile import EventFitness, FitnessRound
 
 from .event_loop import EventLoop, Replay, unchanged
 from .event_profile import Directory, Instrument, Subject

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.event_profile import EventProfile, HostLead, StreamIdentity
-from pytest_laguna.evidence.replay_profile import SegmentKind, order_sha256
+from pytest_laguna.evidence.arms.replay_profile import SegmentKind, order_sha256
+from pytest_laguna.evidence.events.profile import EventProfile, HostLead, StreamIdentity
 from pytest_laguna.evidence.schemas import Schema
 
 from .arms import VERIFIED_TOKENS

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_laguna.evidence import arm_settings
+from pytest_laguna.evidence.arms import arm_settings
 
 from . import profile_directory
 from .profile_directory import ProfileError

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
-from pytest_laguna.evidence.event_profile import StreamIdentity
-from pytest_laguna.evidence.event_sparse import SparseProfile, chosen_intervals
+from pytest_laguna.evidence.events.profile import StreamIdentity
+from pytest_laguna.evidence.events.sparse import SparseProfile, chosen_intervals
 
 from .event_loop import Replay, frozen_stream, nanoseconds, require_complete, unchanged
 from .event_profile import Directory, Instrument, Subject

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_laguna.evidence.parity import KernelCalls, TensorGeometry
+from pytest_laguna.evidence.arms.parity import KernelCalls, TensorGeometry
 
 ATTENTION = "flash_attn_varlen_func"
 UPDATE = "reshape_and_cache_flash"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.rank_files import STACKS, STACKS_BEFORE, stack_name
+from pytest_laguna.evidence.arms.rank_files import STACKS, STACKS_BEFORE, stack_name
 
 MARGIN_SECONDS = 5.0
 """Lead before the arm's end: a busy host wakes a thread late."""

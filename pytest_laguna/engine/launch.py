@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import ArmRecord, ArmRequest
-from pytest_laguna.evidence.parity import PacketRecord, PacketRequest
-from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.arms.arm_record import ArmRecord, ArmRequest
+from pytest_laguna.evidence.arms.parity import PacketRecord, PacketRequest
+from pytest_laguna.evidence.machine.process import ProcessRecord
 from pytest_laguna.evidence.schemas import Schema, read_model
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError
 

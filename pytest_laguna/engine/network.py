@@ -14,7 +14,7 @@ import socket
 import struct
 from pathlib import Path
 
-from pytest_laguna.evidence.arm_record import NetworkIsolation
+from pytest_laguna.evidence.arms.arm_record import NetworkIsolation
 
 _NAMESPACE = Path("/proc/self/ns/net")
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000

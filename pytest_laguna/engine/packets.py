@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_laguna.evidence.arm_record import Arm, ArmRequest
-from pytest_laguna.evidence.parity import PacketRequest
+from pytest_laguna.evidence.arms.arm_record import Arm, ArmRequest
+from pytest_laguna.evidence.arms.parity import PacketRequest
 
 from . import arms
 

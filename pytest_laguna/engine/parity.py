@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from pytest_laguna.evidence.parity import PacketRecord, PacketRequest
+from pytest_laguna.evidence.arms.parity import PacketRecord, PacketRequest
 
 from . import packets, program
 

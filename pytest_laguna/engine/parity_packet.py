@@ -17,8 +17,8 @@ import torch
 
 from laguna_kv.plugin import register
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.candidate_proof import LayerCounters
-from pytest_laguna.evidence.parity import (
+from pytest_laguna.evidence.arms.candidate_proof import LayerCounters
+from pytest_laguna.evidence.arms.parity import (
     CALLS,
     HEAD_SIZE,
     KV_HEADS,

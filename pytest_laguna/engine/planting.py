@@ -11,7 +11,7 @@ import torch
 from laguna_kv import state, views
 from laguna_kv.contract import Contract
 from laguna_kv.seam import Seam
-from pytest_laguna.evidence.arm_record import Planted
+from pytest_laguna.evidence.arms.arm_record import Planted
 
 Distort = Callable[[torch.Tensor], torch.Tensor]
 

@@ -11,7 +11,7 @@ import gc
 import os
 from pathlib import Path
 
-from pytest_laguna.evidence import rank_files
+from pytest_laguna.evidence.arms import rank_files
 
 LANE = "LAGUNA_LANE"
 PLANTED = "LAGUNA_PLANTED"
@@ -89,7 +89,7 @@ def _write_last_stacks() -> None:
 
 
 def _plant() -> None:
-    from pytest_laguna.evidence.arm_record import Planted  # noqa: PLC0415 - most vLLM processes are not ours
+    from pytest_laguna.evidence.arms.arm_record import Planted  # noqa: PLC0415 - most vLLM processes are not ours
 
     planted = Planted(os.environ.get(PLANTED, "none"))
     if planted is not Planted.NONE:

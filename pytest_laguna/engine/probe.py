@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 from laguna_kv.proof import describe_worker
-from pytest_laguna.evidence.arm_record import (
+from pytest_laguna.evidence.arms.arm_record import (
     AttentionDigest,
     EventReport,
     KernelSignatures,

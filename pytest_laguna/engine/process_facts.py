@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pytest_laguna.evidence.arm_record import MappedFile, RankProcess
+from pytest_laguna.evidence.arms.arm_record import MappedFile, RankProcess
 
 
 def this_process() -> RankProcess:

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from pytest_laguna.evidence import arm_settings, files
-from pytest_laguna.evidence.arm_record import MOST_PROFILE_SAMPLES
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arms import arm_settings
+from pytest_laguna.evidence.arms.arm_record import MOST_PROFILE_SAMPLES
 
 ROOT = arm_settings.REPLAY_ROOT
 SAMPLES = arm_settings.REPLAY_SAMPLES

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from laguna_kv.proof import describe_worker
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.leg import RankState
-from pytest_laguna.evidence.rank_files import pipe_name, state_name
+from pytest_laguna.evidence.arms.rank_files import pipe_name, state_name
+from pytest_laguna.evidence.endpoint.leg import RankState
 
 from . import arms
 from .captures import captured_graphs

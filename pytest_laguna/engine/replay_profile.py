@@ -12,7 +12,7 @@ from typing import NoReturn, Protocol, TypeAlias
 import torch
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.replay_profile import ReplayProfile, ReplaySample, SegmentKind, ViewPreparation
+from pytest_laguna.evidence.arms.replay_profile import ReplayProfile, ReplaySample, SegmentKind, ViewPreparation
 
 from .profile_directory import ProfileDirectory, ProfileError
 from .view_preparation import Clocked, Counted, Stopped, TimingSeam, ViewCounts

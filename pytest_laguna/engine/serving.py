@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
-from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
+from pytest_laguna.evidence.arms.arm_record import Arm, ArmRequest, Planted
 from pytest_laguna.evidence.values import Lane
 
 from . import arms

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from pytest_laguna.evidence.event_profile import EventClock
+from pytest_laguna.evidence.events.profile import EventClock
 
 
 class Stream(NamedTuple):

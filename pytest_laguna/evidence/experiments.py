@@ -11,11 +11,15 @@ import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from pytest_laguna.evidence import diagnostic, endpoint_campaign, endpoint_reader, event_analysis, rehearsal
-from pytest_laguna.evidence.diagnostic import Diagnosis
-from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
-from pytest_laguna.evidence.event_analysis import EventAnalysis
-from pytest_laguna.evidence.rehearsal import NullAnalysis
+from pytest_laguna.evidence.aa import rehearsal
+from pytest_laguna.evidence.aa.rehearsal import NullAnalysis
+from pytest_laguna.evidence.diagnostic import analysis as diagnostic
+from pytest_laguna.evidence.diagnostic.analysis import Diagnosis
+from pytest_laguna.evidence.endpoint import plan as endpoint_campaign
+from pytest_laguna.evidence.endpoint import reader as endpoint_reader
+from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis
+from pytest_laguna.evidence.events import analysis as event_analysis
+from pytest_laguna.evidence.events.analysis import EventAnalysis
 from pytest_laguna.evidence.schemas import Schema
 
 

@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 import pydantic
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.idle import Utc
+from pytest_laguna.evidence.machine.idle import Utc
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 SIZE_LIMIT = 256 * 1024 * 1024

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
-from pytest_laguna.evidence import files, leased_cards
-from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
-from pytest_laguna.evidence.host import HostAudit
-from pytest_laguna.evidence.idle import IdleRecord
-from pytest_laguna.evidence.process_record import ProcessRecord
-from pytest_laguna.evidence.rank_stacks import Stack, read_stack, stack_files
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arms.engine_identity import DiagnosticIdentity
+from pytest_laguna.evidence.arms.rank_stacks import Stack, read_stack, stack_files
+from pytest_laguna.evidence.machine import leased_cards
+from pytest_laguna.evidence.machine.host import HostAudit
+from pytest_laguna.evidence.machine.idle import IdleRecord
+from pytest_laguna.evidence.machine.process import ProcessRecord
 from pytest_laguna.evidence.schemas import Model, Schema, read_model
 from pytest_laguna.verdict import JSON, NotProvenError, UnusableEvidenceError, Verdict
 

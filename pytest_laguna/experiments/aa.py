@@ -7,19 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_laguna.analysis.aa.noise import Start, analyse_null, judge_null, null_figures
+from pytest_laguna.analysis.diagnostic.replay_checks import CONTAINMENT, preparation_checks
+from pytest_laguna.analysis.diagnostic.replay_profile import reduce_profiles
 from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.analysis.null_timing import Start, analyse_null, judge_null, null_figures
-from pytest_laguna.analysis.replay_checks import CONTAINMENT, preparation_checks
-from pytest_laguna.analysis.replay_profile import reduce_profiles
 from pytest_laguna.evidence import root
-from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
+from pytest_laguna.evidence.aa.rehearsal import NULL_TIMING, NullAnalysis, NullPlan, read_starts, rehearsed_attempt
+from pytest_laguna.evidence.arms.arm_record import Arm
+from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis
 from pytest_laguna.evidence.experiments import AA, ENDPOINT
 from pytest_laguna.evidence.reading import TARGET_CONFIG, read_config
-from pytest_laguna.evidence.rehearsal import NULL_TIMING, NullAnalysis, NullPlan, read_starts, rehearsed_attempt
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.experiments.experiment import Attempted, Experiment, RuleLine
-from pytest_laguna.planning import plan_null
+from pytest_laguna.experiments.plans import plan_null
 
 
 class AAEvidence(NamedTuple):

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pytest_laguna.analysis.diagnostic import diagnose
+from pytest_laguna.analysis.diagnostic.diagnosis import diagnose
 from pytest_laguna.analysis.summary import diagnosis_figures
-from pytest_laguna.evidence.diagnostic import Comparison, Diagnosis, DiagnosticPlan
-from pytest_laguna.evidence.diagnostic_reader import DiagnosticEvidence, read_diagnostic
+from pytest_laguna.evidence.diagnostic.analysis import Comparison, Diagnosis, DiagnosticPlan
+from pytest_laguna.evidence.diagnostic.reader import DiagnosticEvidence, read_diagnostic
 from pytest_laguna.evidence.experiments import DIAGNOSTIC
 from pytest_laguna.evidence.reading import TARGET_CONFIG, present, read_as, read_config
 from pytest_laguna.experiments.experiment import Attempted, Experiment, RuleLine, rule_lines
-from pytest_laguna.planning import plan_diagnostic
+from pytest_laguna.experiments.plans import plan_diagnostic
 
 
 class DiagnosticExperiment(Experiment[DiagnosticPlan, DiagnosticEvidence, Diagnosis]):

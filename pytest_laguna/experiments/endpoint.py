@@ -14,22 +14,22 @@ from pytest_laguna.analysis.endpoint.clauses import CLAUSES, judge_clauses
 from pytest_laguna.analysis.endpoint.identity import judge_identity
 from pytest_laguna.analysis.endpoint.surroundings import Surroundings, judge_surroundings
 from pytest_laguna.analysis.findings import Finding, decide
-from pytest_laguna.analysis.process import judge_cleanliness
+from pytest_laguna.analysis.machine.process import judge_cleanliness
 from pytest_laguna.analysis.summary import endpoint_figures
 from pytest_laguna.campaign import SIZE_LIMIT
 from pytest_laguna.endpoint.kept import require_kept
 from pytest_laguna.endpoint.suite import read_answers, read_suite
-from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence import files, reading, root
-from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis, RuleFinding
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Teacher, leg_name
-from pytest_laguna.evidence.endpoint_reader import EndedLeg, EndpointEvidence
+from pytest_laguna.evidence.endpoint import reader
+from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis, RuleFinding
+from pytest_laguna.evidence.endpoint.plan import EndpointPlan, Teacher, leg_name
+from pytest_laguna.evidence.endpoint.reader import EndedLeg, EndpointEvidence
 from pytest_laguna.evidence.experiments import DIAGNOSTIC, ENDPOINT
-from pytest_laguna.evidence.leased_cards import LeaseStart
-from pytest_laguna.evidence.machine import read_machine
+from pytest_laguna.evidence.machine.leased_cards import LeaseStart
+from pytest_laguna.evidence.machine.reader import read_machine
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.experiments.experiment import Attempted, Experiment, RuleLine
-from pytest_laguna.protocol import Protocol, parse_protocol, plan_endpoint, require_frozen
+from pytest_laguna.experiments.protocol import Protocol, parse_protocol, plan_endpoint, require_frozen
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 
 _NOT_ASKED = "not applicable: the plan does without it, or what it looks at is not there"

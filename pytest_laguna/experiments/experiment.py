@@ -18,10 +18,10 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from pytest_laguna.analysis.findings import Finding, decisive
 from pytest_laguna.campaign import SIZE_LIMIT, Campaign, CampaignError, parse_campaign
 from pytest_laguna.evidence import files, root
-from pytest_laguna.evidence.diagnostic import RuleResult
+from pytest_laguna.evidence.diagnostic.analysis import RuleResult
 from pytest_laguna.evidence.experiments import ROWS, Row, rows_asked
-from pytest_laguna.evidence.leased_cards import LeaseStart
-from pytest_laguna.evidence.machine import read_machine
+from pytest_laguna.evidence.machine.leased_cards import LeaseStart
+from pytest_laguna.evidence.machine.reader import read_machine
 from pytest_laguna.evidence.reading import FAILURE, PLAN, Failure, Missing, read_piece
 from pytest_laguna.evidence.schemas import AttemptStart, Schema, read_model
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict

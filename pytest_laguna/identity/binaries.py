@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pytest_laguna.evidence.arm_record import MappedFile
-from pytest_laguna.evidence.engine_identity import Binary
+from pytest_laguna.evidence.arms.arm_record import MappedFile
+from pytest_laguna.evidence.arms.engine_identity import Binary
 from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.identity.stamps import digest_all, printable, stamp
 

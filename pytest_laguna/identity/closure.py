@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pytest_laguna.evidence.closure import AbsentLibrary, Closure, Library
+from pytest_laguna.evidence.machine.closure import AbsentLibrary, Closure, Library
 from pytest_laguna.identity.elf import DynamicSection, is_elf, read_dynamic
 from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.identity.stamps import digest_all, printable
@@ -31,15 +31,10 @@ class _Loaded:
 
 
 def resolve_closure(roots: Sequence[Path], search: Sequence[Path] = ()) -> Closure:
-    """Find and hash every library that a process would load for some libraries.
+    """Find and hash every library that a process would load for libraries and modules opened by path in this order.
 
-    Args:
-        roots: libraries and modules that the process opens by path, in this order.
-        search: the directories of ``LD_LIBRARY_PATH``, or those of libraries already loaded by the process, whose names
-            the linker knows, such as ``torch/lib``.
-
-    Returns:
-        The libraries found, breadth first as the linker loads them, and the absent ones.
+    ``search`` are the directories of ``LD_LIBRARY_PATH``, or those of libraries already loaded by the process, whose
+    names the linker knows, such as ``torch/lib``. The result is breadth first, as the linker loads.
 
     Raises:
         IdentityError: a library cannot be read or is no ELF file.

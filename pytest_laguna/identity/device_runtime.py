@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_laguna.evidence.closure import AbsentLibrary, Closure
-from pytest_laguna.evidence.engine_identity import EngineState
-from pytest_laguna.evidence.xpu_stack import KERNELS, TORCH
+from pytest_laguna.evidence.arms.engine_identity import EngineState
+from pytest_laguna.evidence.machine.closure import AbsentLibrary, Closure
+from pytest_laguna.evidence.machine.xpu_stack import KERNELS, TORCH
 from pytest_laguna.identity.closure import libraries_below, resolve_closure, system_directories
 
 PACKAGE = "vllm_xpu_kernels"
@@ -39,7 +39,6 @@ def kernel_closure(state: EngineState, system: tuple[Path, ...] | None = None) -
 
 
 def _beside(state: EngineState, name: str, below: str) -> Path | None:
-    """A directory beside a distribution's metadata."""
     return next((Path(metadata).parent / below for metadata in _metadata(state, name)), None)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The distributions installed for an interpreter, which may be another, and the changes to their files since.
+"""The distributions installed for an interpreter, perhaps another one, and the changes to their files since.
 
 Sources: the packaging specifications "Recording installed projects" (METADATA, RECORD) and "Recording the Direct URL".
 """
@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.engine_identity import ENGINE_PACKAGES, Distribution, DistributionContent, SourceTree
+from pytest_laguna.evidence.arms.engine_identity import ENGINE_PACKAGES, Distribution, DistributionContent, SourceTree
 from pytest_laguna.identity import source
 from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.identity.stamps import digest_all, digest_stamped, printable, stamp
@@ -96,7 +96,7 @@ def hash_distributions(metadata: Sequence[Path], start_files: Collection[str]) -
 
 
 def _resolved(named: Collection[Path]) -> Iterator[tuple[Path, Path]]:
-    """Yield the existing ones of the named files with their real paths; folders, of which there are few, once."""
+    """Yield the existing ones of the named files with their real paths; folders, being few, are resolved once."""
     folders = {folder: folder.resolve() for folder in {file.parent for file in named}}
     for file in named:
         if file.is_file():
@@ -104,7 +104,7 @@ def _resolved(named: Collection[Path]) -> Iterator[tuple[Path, Path]]:
 
 
 def _unlisted(metadata: Path, rows: Sequence[_Recorded], listed: Collection[Path]) -> Iterator[str]:
-    """Yield importable files within the engine's packages that no RECORD lists.
+    """Yield importable files within the engine's packages without an entry in any RECORD.
 
     A directory of a module's name wins against the module, so RECORD could list only good files of which none runs.
     """
@@ -117,7 +117,6 @@ def _unlisted(metadata: Path, rows: Sequence[_Recorded], listed: Collection[Path
 
 
 def _as_recorded(sha256: str) -> str:
-    """A digest in RECORD's spelling."""
     return f"sha256={base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b'=').decode()}"
 
 

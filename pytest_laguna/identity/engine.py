@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.engine_identity import (
+from pytest_laguna.evidence.arms.engine_identity import (
     ENGINE_PACKAGES,
     EngineContent,
     EngineIdentity,
     EngineState,
     ImportedPackage,
 )
-from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.machine.process import ProcessRecord
 from pytest_laguna.evidence.schemas import Schema, parse_model
 from pytest_laguna.identity import source
 from pytest_laguna.identity.distributions import hash_distributions, look_at_distribution, metadata_on

@@ -94,7 +94,7 @@ def write_review(path: Path, reviewed: Review) -> Path:
 
 
 def drift(path: Path, frozen: FrozenCampaign) -> str | None:
-    """First file or digest that differs from the frozen one, or None; models are checked when they run.
+    """First file or digest unlike the frozen one, or None; models are checked when they run.
 
     Raises: as ``freeze``, but for a checkout with changes.
     """
@@ -175,7 +175,7 @@ def _data() -> dict[str, str]:
 
 
 def _protocols(path: Path, campaign: Campaign) -> dict[str, str]:
-    """Digests of the existing protocols; the one of a lane that decides by timing is written after gate 2."""
+    """Digests of the existing protocols; a lane decided by timing gets its own after gate 2."""
     named = [settings.engine.protocol for settings in campaign.lanes.values() if settings.engine is not None]
     found = [name for name in named if name is not None and (path.parent / name).is_file()]
     return {name: files.sha256_file(path.parent / name) for name in sorted(set(found))}

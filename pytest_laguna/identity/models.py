@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_laguna.evidence.engine_identity import ModelFile, ModelFiles, ModelFolder, StampCheck
+from pytest_laguna.evidence.arms.engine_identity import ModelFile, ModelFiles, ModelFolder, StampCheck
 from pytest_laguna.identity.source import IdentityError
 from pytest_laguna.identity.stamps import digest_all, printable, stamp
 

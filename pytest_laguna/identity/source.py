@@ -53,7 +53,7 @@ def package_files(package: str, suffixes: frozenset[str]) -> dict[str, str]:
 
 
 def files_in(package: str, directory: Path, suffixes: frozenset[str]) -> dict[str, Path]:
-    """Files of a copy of a package: their paths in digests, and where they lie."""
+    """Files of a copy of a package, by their paths in digests."""
     found = (path for path in directory.rglob("*") if path.suffix in suffixes and "__pycache__" not in path.parts)
     return {f"{package}/{path.relative_to(directory).as_posix()}": path for path in sorted(found)}
 
@@ -64,7 +64,7 @@ def candidate_sources(package: str) -> dict[str, str]:
 
 
 def harness_folders(project: Path, nodeids: Iterable[str]) -> set[Path]:
-    """Folders of the gates' test files, which also hold their helper modules."""
+    """Folders of the gates' test files, and so of their helper modules."""
     return {(project / nodeid.partition("::")[0]).parent for nodeid in nodeids}
 
 
@@ -78,7 +78,7 @@ def harness_sources(project: Path, nodeids: Iterable[str]) -> dict[str, str]:
 
 
 def unfrozen_module(project: Path, candidate: str, nodeids: Iterable[str]) -> str | None:
-    """Name a module of this process that no digest covers, or None.
+    """Name a module of this process without a digest, or None.
 
     Installed modules are identified by their distribution; every other one must be one of the hashed files.
     """

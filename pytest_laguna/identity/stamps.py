@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file system's stamp of a file, and the digest of a file that did not change meanwhile."""
+"""The file system's stamp of a file, and the digest of an unchanging file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.engine_identity import FileStamp
+from pytest_laguna.evidence.arms.engine_identity import FileStamp
 from pytest_laguna.identity.source import IdentityError
 
 _NANOSECONDS = 10**9

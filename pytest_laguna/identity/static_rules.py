@@ -86,7 +86,7 @@ def untidy_text(root: Path) -> list[str]:
 
 
 def unreadable_python(root: Path) -> list[str]:
-    """Python files that this interpreter cannot parse; every other rule takes them for empty."""
+    """Python files in another syntax than this interpreter's; every other rule takes them for empty."""
     findings = []
     for path in _python_files(root):
         try:
@@ -98,7 +98,7 @@ def unreadable_python(root: Path) -> list[str]:
 
 
 def private_pytest(root: Path) -> list[str]:
-    """Imports of pytest's private package, which changes without notice."""
+    """Imports of pytest's private package: it changes without notice."""
     return [
         f"{path}:{line}: seen an import of {module}; expected no private package; use the public pytest module"
         for path in _python_files(root)
@@ -108,7 +108,7 @@ def private_pytest(root: Path) -> list[str]:
 
 
 def private_vllm(root: Path) -> list[str]:
-    """Imports of private vLLM names in the product outside its compat modules, where versions are guarded."""
+    """Imports of private vLLM names in the product outside its compat modules, which guard versions."""
     return [
         f"{path}:{line}: seen an import of {module}; expected no private name; use the package's compat module"
         for path in _python_files(root)
@@ -119,7 +119,7 @@ def private_vllm(root: Path) -> list[str]:
 
 
 def heavy_plugin(root: Path) -> list[str]:
-    """Imports at the top of plugin.py beyond pytest and the standard library, which every pytest run would pay for.
+    """Imports at the top of plugin.py beyond pytest and the standard library: every pytest run would pay for them.
 
     Modules of this project imported there must keep the same rule.
     """
@@ -213,7 +213,7 @@ def _imported(tree: ast.AST, package: str) -> Iterator[tuple[str, int]]:
 
 
 def _imported_at_load(module: ast.Module, package: str) -> Iterator[tuple[str, int]]:
-    """Yield the imports that run when the module is loaded: not inside a function."""
+    """Yield the imports made when the module is loaded: not inside a function."""
     pending: list[ast.AST] = [module]
     while pending:
         node = pending.pop()

@@ -22,13 +22,7 @@ FAILED = "laguna-card failed: "
 
 
 class CardRequest(Schema):
-    """The call that a card process makes.
-
-    Attributes:
-        file: absolute path of the Python file with the function.
-        function: its qualified name in that file.
-        arguments: positional.
-    """
+    """One call: a Python file's absolute path, the function's qualified name in it, and positional arguments."""
 
     file: str
     function: str

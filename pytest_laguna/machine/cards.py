@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from pytest_laguna.evidence.idle import CardState, Observer
-from pytest_laguna.evidence.leased_cards import SHORTEST_PREFIX
+from pytest_laguna.evidence.machine.idle import CardState, Observer
+from pytest_laguna.evidence.machine.leased_cards import SHORTEST_PREFIX
 from pytest_laguna.evidence.values import Lane
 from pytest_laguna.machine.errors import CardError
 
@@ -83,11 +83,8 @@ def select(
 ) -> tuple[Card, ...]:
     """Return the requested cards in their order: an ordinal outside the inherited mask is refused, not shifted.
 
-    Args:
-        cards: every card of the host.
-        requested: ordinals, identities, or prefixes of identities with at least ``SHORTEST_PREFIX`` characters.
-        inherited: the cards that the caller's mask leaves.
-        busy: reasons by identity for cards that are taken.
+    A request is an ordinal, an identity, or a prefix of one with at least ``SHORTEST_PREFIX`` characters; ``inherited``
+    are the cards that the caller's mask leaves, and ``busy`` has the reasons for taken ones by identity.
 
     Raises:
         CardError: a card is unknown, ambiguous, named twice, outside the mask, or busy, or none is requested.

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from pytest_laguna.evidence.card_masks import MASK
-from pytest_laguna.evidence.idle import CardState
+from pytest_laguna.evidence.machine.card_masks import MASK
+from pytest_laguna.evidence.machine.idle import CardState
 from pytest_laguna.evidence.values import Lane
 from pytest_laguna.machine import descent, process_table
 from pytest_laguna.machine.cards import Card, Observation, find

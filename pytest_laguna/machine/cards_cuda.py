@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from pytest_laguna.evidence.card_masks import MASK, ORDER
-from pytest_laguna.evidence.idle import CardState, SeenProcess
+from pytest_laguna.evidence.machine.card_masks import MASK, ORDER
+from pytest_laguna.evidence.machine.idle import CardState, SeenProcess
 from pytest_laguna.evidence.values import Lane
 from pytest_laguna.machine import process_table
 from pytest_laguna.machine.cards import Card, Observation, find

@@ -15,12 +15,12 @@ from typing import ClassVar, TypeVar
 
 import pydantic
 
-from pytest_laguna.evidence.card_masks import MASK, ORDER
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
-from pytest_laguna.evidence.idle import CardState, Observer, SeenProcess
+from pytest_laguna.evidence.machine.card_masks import MASK, ORDER
+from pytest_laguna.evidence.machine.idle import CardState, Observer, SeenProcess
+from pytest_laguna.evidence.machine.xpu_smi import read_processes
 from pytest_laguna.evidence.schemas import first_defect
 from pytest_laguna.evidence.values import Lane
-from pytest_laguna.evidence.xpu_smi import read_processes
 from pytest_laguna.machine import process_table, xpu_smi
 from pytest_laguna.machine.cards import Card, Observation, find
 from pytest_laguna.machine.errors import CardError

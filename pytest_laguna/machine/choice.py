@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_laguna.evidence.card_masks import MASK
+from pytest_laguna.evidence.machine.card_masks import MASK
 from pytest_laguna.machine import leases
 from pytest_laguna.machine.cards import Card, CardSource, select
 from pytest_laguna.machine.sources import card_source

@@ -142,10 +142,8 @@ def diagnose(
 ) -> DoctorReport:
     """Examine lanes and leases; nothing is changed and no device context is created in this process.
 
-    Args:
-        interpreters: the engine's Python of each lane to examine.
-        directory: of the leases; the default is the machine's.
-        needs: a campaign's demands on an XPU's host; None for those of every campaign.
+    ``interpreters`` has the engine's Python of each lane to examine; ``needs`` are a campaign's demands on an XPU's
+    host, None for those of every campaign.
     """
     found, problems, remarks = _leases(directory)
     asked = needs or XpuNeeds(settings=None, sealed_root=Path("sealed"), project=Path())
@@ -206,7 +204,6 @@ _SEE_CARDS: Mapping[Lane, str] = {"cpu": "nproc", "cuda": "nvidia-smi -L", "xpu"
 
 
 def _ask(interpreter: Path) -> _Answer | Problem:
-    """Import the engine in its interpreter."""
     try:
         done = ask(interpreter, _QUESTION, deadline_seconds=DEADLINE_SECONDS)
     except InterpreterError as error:
@@ -223,7 +220,6 @@ def _ask(interpreter: Path) -> _Answer | Problem:
 
 
 def _leases(directory: Path | None) -> tuple[list[LeaseReport], list[Problem], list[Problem]]:
-    """Return the leases, their problems and remarks."""
     try:
         states, defects = leases.states(directory), leases.defects(directory)
         strays = leases.strays(directory)

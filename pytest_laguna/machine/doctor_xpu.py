@@ -17,9 +17,9 @@ import pydantic
 
 from pytest_laguna.campaign import LaneSettings
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
-from pytest_laguna.evidence.placement import misplaced
+from pytest_laguna.evidence.machine.placement import misplaced
+from pytest_laguna.evidence.machine.xpu_stack import misfit
 from pytest_laguna.evidence.schemas import Schema
-from pytest_laguna.evidence.xpu_stack import misfit
 from pytest_laguna.machine import environment
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.cards_xpu import XpuCards, kernel_cards
@@ -230,7 +230,6 @@ class XpuDoctor:
         return Check(name=name, found="a RECORD lists each", mend=None)
 
     def _ask(self) -> _Engine | Check:
-        """Import the engine in its interpreter."""
         try:
             done = ask(self.interpreter, _QUESTION, deadline_seconds=DEADLINE_SECONDS, python=f"python{PYTHON}")
         except InterpreterError as error:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.card_masks import MASK, ORDER
+from pytest_laguna.evidence.machine.card_masks import MASK, ORDER
 
 RUNTIME_PREFIXES = (
     "CCL_",
@@ -132,12 +132,8 @@ def private_environment(
 ) -> dict[str, str]:
     """Make the private directories and return an arm's whole environment, before its lane adds to it.
 
-    Args:
-        arm_directory: exists, and has none of the private directories yet.
-        short_directory: from ``make_short_directory``.
-        bytecode: of Python's compiled files: outside every source tree, and private to the session. Arms share it,
-            since it affects no result and each would compile all of vLLM anew.
-        inherited: source of the variables in ``PASSED_ON``.
+    Python keeps its compiled files in ``bytecode``: outside every source tree, and private to the session. Arms share
+    it, since it affects no result and each would compile all of vLLM anew.
 
     Raises:
         FileExistsError: a private directory exists: another run's cache is never used.

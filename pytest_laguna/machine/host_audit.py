@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_laguna.evidence.host import HostAudit, HostState, KernelLog, difference
-from pytest_laguna.evidence.idle import utc_now
+from pytest_laguna.evidence.machine.host import HostAudit, HostState, KernelLog, difference
+from pytest_laguna.evidence.machine.idle import utc_now
 from pytest_laguna.machine.cards import Card, CardSource
 
 _MILLI = 1000

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Literal
 
-from pytest_laguna.evidence.idle import (
+from pytest_laguna.evidence.machine.idle import (
     IdleRecord,
     IdleRequirement,
     MemoryPoint,

@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 import pydantic
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.idle import Token, Utc
+from pytest_laguna.evidence.machine.idle import Token, Utc
 from pytest_laguna.evidence.schemas import Schema, parse_model
 from pytest_laguna.machine.errors import LeaseError
 from pytest_laguna.verdict import UnusableEvidenceError

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.idle import utc_now
+from pytest_laguna.evidence.machine.idle import utc_now
 from pytest_laguna.machine import descent, visibility
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.errors import LeaseError

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.process_record import ProcessRecord, Reason, exit_words
+from pytest_laguna.evidence.machine.process import ProcessRecord, Reason, exit_words
 from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.machine import descent, supervisor
 from pytest_laguna.machine.command import Command, check_token
@@ -135,7 +135,6 @@ class SupervisedProcess:
             self.stop()
 
     def _launch(self, descriptor: int) -> None:
-        """Exec the supervisor and send it the request."""
         command = self._command
         output = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         opened: list[int] = []

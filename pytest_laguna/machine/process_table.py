@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path, PurePath
 
-from pytest_laguna.evidence.idle import SeenProcess
+from pytest_laguna.evidence.machine.idle import SeenProcess
 from pytest_laguna.machine import descent
 
 PROC = Path("/proc")

@@ -18,11 +18,7 @@ SLOT = r"(?:cpu-slot-)?(\d{1,9})"
 
 
 def card_source(lane: str, requested: Sequence[str]) -> CardSource:
-    """Return the source of a lane's cards; the cpu lane has at least one slot a core.
-
-    Args:
-        lane: ``cpu``, ``cuda`` or ``xpu``.
-        requested: the entries of ``--cards``, and of the cpu lane's mask: there are slots for each.
+    """Return the source of a lane's cards; the cpu lane has at least one slot a core, and the requested ones.
 
     Raises:
         CardError: the lane is unknown.

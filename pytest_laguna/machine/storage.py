@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_laguna.campaign import LaneSettings, ModelFolders
-from pytest_laguna.evidence.placement import BlockDevice, Place, Purpose
+from pytest_laguna.evidence.machine.placement import BlockDevice, Place, Purpose
 from pytest_laguna.machine.errors import CardError
 
 _REMOVABLE = frozenset({"1", "removable"})

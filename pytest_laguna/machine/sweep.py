@@ -8,7 +8,7 @@ import os
 import signal
 import time
 
-from pytest_laguna.evidence.process_record import FoundProcess
+from pytest_laguna.evidence.machine.process import FoundProcess
 from pytest_laguna.machine import descent
 from pytest_laguna.machine.command import check_token
 from pytest_laguna.machine.descent import Process

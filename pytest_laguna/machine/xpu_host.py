@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_laguna.evidence.device_runtime import HostRuntime
+from pytest_laguna.evidence.machine.device_runtime import HostRuntime
 
 MODULE = "xe"
 """The kernel's driver of B-series cards."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.xpu_smi import PROGRAM
+from pytest_laguna.evidence.machine.xpu_smi import PROGRAM
 from pytest_laguna.machine.errors import CardError
 
 PROGRAM_PATH = Path("/usr/bin") / PROGRAM

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_laguna.analysis.statistics import linear_percentile
-from pytest_laguna.evidence.replay_profile import SegmentKind
+from pytest_laguna.evidence.arms.replay_profile import SegmentKind
 from pytest_laguna.report.figures import COLOURS, MICROSECOND, MICROSECONDS, Drawing, scale
 from pytest_laguna.report.markup import Markup
 

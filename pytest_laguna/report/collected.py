@@ -18,9 +18,9 @@ from xml.etree import ElementTree
 
 from pytest_laguna.evidence import root
 from pytest_laguna.evidence.junit import Case, render, suite_element, write_case
-from pytest_laguna.report.attempt import show_attempt
+from pytest_laguna.report.shown import show_attempt
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
-from pytest_laguna.verification import GateReport, clause_cases
+from pytest_laguna.verify.verification import GateReport, clause_cases
 
 
 def collected_junit(sealed_root: Path, reports: Sequence[GateReport]) -> bytes:

@@ -6,18 +6,18 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_laguna.analysis.diagnostic_case import GRAPH_ARMS, DiagnosticCase
-from pytest_laguna.analysis.timing import GATES
-from pytest_laguna.evidence.arm_record import Arm, ArmRecord
-from pytest_laguna.evidence.diagnostic import Comparison, Diagnosis, DiagnosticPlan
-from pytest_laguna.evidence.diagnostic_reader import read_diagnostic
+from pytest_laguna.analysis.diagnostic.case import GRAPH_ARMS, DiagnosticCase
+from pytest_laguna.analysis.diagnostic.timing import GATES
+from pytest_laguna.evidence.arms.arm_record import Arm, ArmRecord
+from pytest_laguna.evidence.arms.replay_profile import RankProfile
+from pytest_laguna.evidence.diagnostic.analysis import Comparison, Diagnosis, DiagnosticPlan
+from pytest_laguna.evidence.diagnostic.reader import read_diagnostic
 from pytest_laguna.evidence.reading import PLAN, Missing, whole
-from pytest_laguna.evidence.replay_profile import RankProfile
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.report import charts
-from pytest_laguna.report.attempt import ShownAttempt
 from pytest_laguna.report.figures import Drawing, figure, scale
 from pytest_laguna.report.markup import Markup, code, element, facts, joined, table
+from pytest_laguna.report.shown import ShownAttempt
 from pytest_laguna.verdict import UnusableEvidenceError
 
 _PERCENT = 100

@@ -14,21 +14,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_laguna.evidence import root
-from pytest_laguna.evidence.diagnostic import NOTICE, Diagnosis
-from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
-from pytest_laguna.evidence.event_analysis import EventAnalysis
+from pytest_laguna.evidence.aa.rehearsal import NullAnalysis
+from pytest_laguna.evidence.diagnostic.analysis import NOTICE, Diagnosis
+from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis
+from pytest_laguna.evidence.events.analysis import EventAnalysis
 from pytest_laguna.evidence.experiments import DIAGNOSTIC
-from pytest_laguna.evidence.rehearsal import NullAnalysis
 from pytest_laguna.evidence.schemas import Schema
-from pytest_laguna.report import diagnostic, endpoint, events, null
-from pytest_laguna.report.attempt import ShownAttempt, show_attempt
+from pytest_laguna.report import aa as null
+from pytest_laguna.report import diagnostic, endpoint, events
 from pytest_laguna.report.clauses import badge, clause_table
 from pytest_laguna.report.figures import Drawing
 from pytest_laguna.report.machine import machine_section
 from pytest_laguna.report.markup import Markup, code, details, element, facts, joined, table
+from pytest_laguna.report.shown import ShownAttempt, show_attempt
 from pytest_laguna.report.style import STYLE
 from pytest_laguna.verdict import Verdict, worst
-from pytest_laguna.verification import GateReport
+from pytest_laguna.verify.verification import GateReport
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 

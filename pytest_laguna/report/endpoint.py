@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_laguna.analysis.endpoint.figures import change_percent, counter_changes
 from pytest_laguna.analysis.statistics import median_interval
-from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis, LegFigures, PairFigures
-from pytest_laguna.evidence.endpoint_reader import EndpointEvidence, read_legs
-from pytest_laguna.evidence.leg import LegRecord
+from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis, LegFigures, PairFigures
+from pytest_laguna.evidence.endpoint.leg import LegRecord
+from pytest_laguna.evidence.endpoint.reader import EndpointEvidence, read_legs
 from pytest_laguna.report import charts
-from pytest_laguna.report.attempt import ShownAttempt
 from pytest_laguna.report.figures import Drawing, figure
 from pytest_laguna.report.markup import Markup, code, details, element, facts, joined, table
+from pytest_laguna.report.shown import ShownAttempt
 
 CONFIDENCE = 0.95
 """Of the intervals over prompts, which decide nothing."""

@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_laguna.analysis.wording import shown_in_places
-from pytest_laguna.evidence.event_analysis import EventAnalysis, EventPlan
-from pytest_laguna.evidence.event_profile import EventProfile
-from pytest_laguna.evidence.event_reader import read_events
+from pytest_laguna.evidence.events.analysis import EventAnalysis, EventPlan
+from pytest_laguna.evidence.events.profile import EventProfile
+from pytest_laguna.evidence.events.reader import read_events
 from pytest_laguna.evidence.reading import PLAN, whole
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.report import charts
-from pytest_laguna.report.attempt import ShownAttempt
 from pytest_laguna.report.figures import Drawing, figure
 from pytest_laguna.report.markup import Markup, code, element, facts, joined, table
+from pytest_laguna.report.shown import ShownAttempt
 
 
 def events_section(shown: ShownAttempt, own: EventAnalysis, drawing: Drawing) -> Markup:

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_laguna.analysis.host import judge_host
+from pytest_laguna.analysis.machine.host import judge_host
 from pytest_laguna.campaign import Campaign
-from pytest_laguna.evidence import files, leased_cards, root
-from pytest_laguna.evidence.host import HostAudit
-from pytest_laguna.evidence.machine import MachineEvidence, read_machine
-from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence import files, root
+from pytest_laguna.evidence.machine import leased_cards
+from pytest_laguna.evidence.machine.host import HostAudit
+from pytest_laguna.evidence.machine.process import ProcessRecord
+from pytest_laguna.evidence.machine.reader import MachineEvidence, read_machine
 from pytest_laguna.evidence.reading import Missing, whole
-from pytest_laguna.report.attempt import ShownAttempt
 from pytest_laguna.report.clauses import badge
 from pytest_laguna.report.markup import Markup, code, details, element, facts, joined, table
+from pytest_laguna.report.shown import ShownAttempt
 from pytest_laguna.verdict import JSON
 
 _GIB = 2**30

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
-from pytest_laguna.evidence import leased_cards
-from pytest_laguna.evidence.endpoint_reader import END, LEG
+from pytest_laguna.evidence.endpoint.reader import END, LEG
 from pytest_laguna.evidence.files import printable
+from pytest_laguna.evidence.machine import leased_cards
 from pytest_laguna.evidence.reading import FAILURE, RECORD, names_in
 
 _SECONDS = 1.0

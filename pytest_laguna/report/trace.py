@@ -11,14 +11,16 @@ import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_laguna.analysis.event_ranges import places
-from pytest_laguna.evidence import diagnostic, event_analysis, root
-from pytest_laguna.evidence.diagnostic_reader import read_diagnostic
-from pytest_laguna.evidence.event_analysis import EventPlan
-from pytest_laguna.evidence.event_profile import EventProfile
-from pytest_laguna.evidence.event_reader import read_events
+from pytest_laguna.analysis.events.ranges import places
+from pytest_laguna.evidence import root
+from pytest_laguna.evidence.arms.replay_profile import RankProfile, SegmentKind
+from pytest_laguna.evidence.diagnostic import analysis as diagnostic
+from pytest_laguna.evidence.diagnostic.reader import read_diagnostic
+from pytest_laguna.evidence.events import analysis as event_analysis
+from pytest_laguna.evidence.events.analysis import EventPlan
+from pytest_laguna.evidence.events.profile import EventProfile
+from pytest_laguna.evidence.events.reader import read_events
 from pytest_laguna.evidence.reading import ARMS, PLAN, PROFILE, names_in, present
-from pytest_laguna.evidence.replay_profile import RankProfile, SegmentKind
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 

@@ -23,21 +23,21 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna import diagnostic
-from pytest_laguna.arm_runner import ArmRunner
-from pytest_laguna.attempt import Attempt, Precondition
+from pytest_laguna.attempt.attempt import Attempt, Precondition
+from pytest_laguna.attempt.options import GateOptions
+from pytest_laguna.attempt.precondition import Gate
 from pytest_laguna.campaign import parse_campaign
 from pytest_laguna.engine import launch
-from pytest_laguna.engine_run import EngineRun, Models
 from pytest_laguna.evidence import files, reading, root
-from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.diagnostic import DIRECTORY, NOTICE
-from pytest_laguna.evidence.engine_identity import DiagnosticIdentity, ModelFiles
+from pytest_laguna.evidence.arms.arm_record import Arm
+from pytest_laguna.evidence.arms.engine_identity import DiagnosticIdentity, ModelFiles
+from pytest_laguna.evidence.diagnostic.analysis import DIRECTORY, NOTICE
 from pytest_laguna.evidence.journal import read_journal
 from pytest_laguna.evidence.schemas import Analysis, Identity, read_model
 from pytest_laguna.machine import descent
-from pytest_laguna.options import GateOptions
-from pytest_laguna.precondition import Gate
+from pytest_laguna.run import diagnostic
+from pytest_laguna.run.arm_runner import ArmRunner
+from pytest_laguna.run.engine_run import EngineRun, Models
 from pytest_laguna.verdict import Verdict
 from tests import arm_program, diagnostic_root, leased
 from tests.diagnostic_project import ROOT, small_campaign

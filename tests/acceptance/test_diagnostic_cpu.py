@@ -20,8 +20,8 @@ from typing import NamedTuple
 import pytest
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import Arm, token_digest
-from pytest_laguna.evidence.diagnostic import DIRECTORY
+from pytest_laguna.evidence.arms.arm_record import Arm, token_digest
+from pytest_laguna.evidence.diagnostic.analysis import DIRECTORY
 from pytest_laguna.experiments.diagnostic import EXPERIMENT
 from pytest_laguna.experiments.experiment import derive_from_files, read_attempted
 from pytest_laguna.machine import descent

@@ -35,7 +35,7 @@ from pathlib import Path
 from laguna_kv import Settings
 from pytest_laguna.fixtures import Prove
 from pytest_laguna.verdict import Verdict
-from pytest_laguna.verification import GateReport, verify_root
+from pytest_laguna.verify.verification import GateReport, verify_root
 
 
 def test_it(prove: Prove) -> None:

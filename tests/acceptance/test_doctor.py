@@ -43,5 +43,5 @@ def test_a_campaigns_paths_start_from_its_project_as_a_gates_do(
     (report,) = json.loads(capsys.readouterr().out)["lanes"]
     assert report["interpreter"] == str(tmp_path / lane.engine.interpreter)
     found = {check["name"]: check["found"] for check in report["checks"]}
-    assert found["target model"] == str(tmp_path / "models" / "Laguna-S-2.1-INT4")
+    assert found["target model"].startswith(f"seen {tmp_path / 'models' / 'Laguna-S-2.1-INT4'} without config.json; ")
     assert found["evidence storage"].startswith(f"evidence {tmp_path / 'sealed'} ")

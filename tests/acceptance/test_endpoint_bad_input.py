@@ -22,25 +22,25 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_laguna import crossover
 from pytest_laguna.analysis.endpoint import analyse_endpoint
-from pytest_laguna.arm_runner import RunningProgram
 from pytest_laguna.campaign import parse_campaign
-from pytest_laguna.crossover import _Legs
 from pytest_laguna.endpoint import sockets
 from pytest_laguna.endpoint.suite import read_suite
-from pytest_laguna.engine_run import EngineRun, Models
-from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence import files, reading, root
-from pytest_laguna.evidence.endpoint_campaign import Teacher, TeacherRow
-from pytest_laguna.evidence.engine_identity import ModelFiles
-from pytest_laguna.evidence.leg import LegEnd
+from pytest_laguna.evidence.arms.engine_identity import ModelFiles
+from pytest_laguna.evidence.endpoint import reader
+from pytest_laguna.evidence.endpoint.leg import LegEnd
+from pytest_laguna.evidence.endpoint.plan import Teacher, TeacherRow
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.experiments.endpoint import EXPERIMENT, _ended
 from pytest_laguna.experiments.experiment import derive_from_files, read_attempted
+from pytest_laguna.experiments.protocol import parse_protocol, plan_endpoint
 from pytest_laguna.identity import models
 from pytest_laguna.machine import descent
-from pytest_laguna.protocol import parse_protocol, plan_endpoint
+from pytest_laguna.run import endpoint as crossover
+from pytest_laguna.run.arm_runner import RunningProgram
+from pytest_laguna.run.endpoint import _Legs
+from pytest_laguna.run.engine_run import EngineRun, Models
 from pytest_laguna.verdict import Verdict
 from tests import diagnostic_root
 from tests.mutants.test_endpoint_derivation import CAMPAIGN, CONFIG, commit, protocol_of, write_attempt

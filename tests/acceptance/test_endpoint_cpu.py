@@ -17,17 +17,17 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.endpoint import leg, sockets, suite
 from pytest_laguna.endpoint.kept import require_kept
 from pytest_laguna.endpoint.metrics import read_counters
 from pytest_laguna.endpoint.server import RunningServer
 from pytest_laguna.endpoint.transport import HttpTransport
 from pytest_laguna.engine import arms, launch, serving
-from pytest_laguna.evidence.arm_record import DRAFT_TOKENS, Arm
-from pytest_laguna.evidence.leg import LegEnd, LegFacts, LegRecord, LegRequest, RankState
-from pytest_laguna.evidence.process_record import Reason
+from pytest_laguna.evidence.arms.arm_record import DRAFT_TOKENS, Arm
+from pytest_laguna.evidence.endpoint.leg import LegEnd, LegFacts, LegRecord, LegRequest, RankState
+from pytest_laguna.evidence.machine.process import Reason
 from pytest_laguna.evidence.schemas import read_model
+from pytest_laguna.run.arm_runner import ArmRunner
 from pytest_laguna.verdict import UnusableEvidenceError
 from tests.runner import runner
 

@@ -19,9 +19,9 @@ import pytest
 
 from pytest_laguna.engine import arms, launch
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest, Planted, RankReport
-from pytest_laguna.evidence.process_record import ProcessRecord
-from pytest_laguna.evidence.replay_profile import ReplayProfile
+from pytest_laguna.evidence.arms.arm_record import Arm, ArmRecord, ArmRequest, Planted, RankReport
+from pytest_laguna.evidence.arms.replay_profile import ReplayProfile
+from pytest_laguna.evidence.machine.process import ProcessRecord
 from pytest_laguna.evidence.schemas import read_model
 from tests.runner import runner
 

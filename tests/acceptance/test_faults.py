@@ -20,7 +20,7 @@ from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.journal import read_journal
 from pytest_laguna.evidence.junit import read_junit
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
-from pytest_laguna.verification import verify_attempt, verify_root
+from pytest_laguna.verify.verification import verify_attempt, verify_root
 from tests.acceptance.test_cli import LAGUNA, laguna
 from tests.demo import CAMPAIGN, CARD, PROVES, Project, last_line, writable
 from tests.sealed import build

@@ -131,7 +131,7 @@ def test_a_lease_that_is_lost_voids_the_gate(project: Project) -> None:
     assert project.gate(1).returncode == 0
     result = project.gate(2)
     assert result.returncode == 22, result.stdout
-    assert f"card cpu-slot-{CARD}: its lease in /tmp/pytest-laguna " in result.stdout
+    assert f"card cpu-slot-{CARD}: seen its lease in /tmp/pytest-laguna " in result.stdout
     code, gates, _ = project.verify()
     assert (code, [gate["verdict"] for gate in gates]) == (22, ["PASS", "VOID"])
 

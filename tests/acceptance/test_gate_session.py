@@ -20,7 +20,8 @@ import pytest
 
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.junit import read_junit
-from pytest_laguna.evidence.machine import read_machine
+from pytest_laguna.evidence.machine.reader import read_machine
+from pytest_laguna.evidence.reading import Missing
 from pytest_laguna.machine import leases
 from pytest_laguna.verdict import Verdict
 from tests.demo import CAMPAIGN, CARD, PROVES, Project, last_line, writable
@@ -573,11 +574,11 @@ def test_a_device_gate_records_its_lease_and_that_the_cards_were_idle(project: P
     result = project.gate(2, LAGUNA_CPU_CARDS=str(CARD))
     assert result.returncode == 0, result.stdout
     machine = read_machine(project.attempt(2) / "evidence")
-    assert machine.lease is not None
+    assert not isinstance(machine.lease, Missing)
     assert machine.lease.inherited_masks == {"LAGUNA_CPU_CARDS": str(CARD)}
     assert machine.lease.environment == {"LAGUNA_CPU_CARDS": str(CARD)}
     assert [card.identity for card in machine.lease.cards] == [f"cpu-slot-{CARD}"]
-    assert (machine.before is None, machine.after is None) == (False, False)
+    assert (isinstance(machine.before, Missing), isinstance(machine.after, Missing)) == (False, False)
     assert list(machine.audits) == ["only/program/host.json"]
     assert sorted(path.name for path in (project.attempt(2) / "evidence" / "only" / "program").iterdir()) == [
         "host.json",

@@ -126,7 +126,7 @@ def test_what_a_killed_controller_leaves_is_quarantined_until_it_is_swept_and_id
         with sleeper(LAGUNA_LEASE=token, **{MASK_VARIABLE: "51,52"}) as orphan:
             look = idle.check(SLOTS, 0)
             blind = functools.partial(leases.acquire, CARDS[1:3], Path("/next"), idle=look, directory=place)
-            with pytest.raises(LeaseError, match=f"process {orphan.pid}, started at tick .* holds it: /bin/sleep 300"):
+            with pytest.raises(LeaseError, match=f"a holder, process {orphan.pid}, started at tick .*: /bin/sleep 300"):
                 blind(sweep=lambda _token: Sweep([], []))
             assert orphan.poll() is None
             assert [state.stale for state in leases.states(place)] == [True, True]

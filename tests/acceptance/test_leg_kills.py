@@ -24,13 +24,13 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.arm_runner import RunningProgram
 from pytest_laguna.endpoint import leg, ranks, sockets
 from pytest_laguna.endpoint.client import Client
-from pytest_laguna.evidence import endpoint_reader as reader
+from pytest_laguna.evidence.endpoint import reader
 from pytest_laguna.experiments.endpoint import EXPERIMENT
 from pytest_laguna.experiments.experiment import derive_from_files, read_attempted
 from pytest_laguna.machine import descent, leases
+from pytest_laguna.run.arm_runner import RunningProgram
 from pytest_laguna.verdict import Verdict
 from tests import leased
 from tests.acceptance.test_endpoint_bad_input import CAMPAIGN_READ, CLOSED, LEGS, MISSING, Gate

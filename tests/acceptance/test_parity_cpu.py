@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.analysis.parity import CACHE, RULES, judge_packet
-from pytest_laguna.arm_runner import ArmRunner
+from pytest_laguna.analysis.diagnostic.parity import CACHE, RULES, judge_packet
 from pytest_laguna.engine import arms, launch, packets
-from pytest_laguna.evidence.arm_record import Planted
-from pytest_laguna.evidence.card_masks import showing
-from pytest_laguna.evidence.parity import CALLS, AttentionKind, PacketRecord, PacketRequest
-from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.arms.arm_record import Planted
+from pytest_laguna.evidence.arms.parity import CALLS, AttentionKind, PacketRecord, PacketRequest
+from pytest_laguna.evidence.machine.card_masks import showing
+from pytest_laguna.evidence.machine.process import ProcessRecord
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.machine.cards_cpu import CpuCards
+from pytest_laguna.run.arm_runner import ArmRunner
 from pytest_laguna.verdict import Verdict
 from tests.runner import runner
 

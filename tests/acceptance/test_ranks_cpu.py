@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import pytest
 
-from pytest_laguna.analysis.rank_rules import judge_samples
-from pytest_laguna.arm_runner import ArmRunner
+from pytest_laguna.analysis.arms.rank_rules import judge_samples
 from pytest_laguna.engine import launch
-from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest, Planted
-from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.arms.arm_record import Arm, ArmRecord, ArmRequest, Planted
+from pytest_laguna.evidence.machine.process import ProcessRecord
 from pytest_laguna.evidence.reading import Missing, read_stacks
+from pytest_laguna.run.arm_runner import ArmRunner
 from pytest_laguna.verdict import Verdict
 from tests import altered_rank
 from tests.runner import runner

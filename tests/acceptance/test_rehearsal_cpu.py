@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.evidence import files, rehearsal
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.aa import rehearsal
 from tests import other_verifier
 from tests.demo import writable
 from tests.diagnostic_project import PROTOCOL, ROOT, DiagnosticProject

@@ -15,11 +15,31 @@ import pytest
 from tests.demo import laguna
 
 ROOTS = Path(__file__).parents[1] / "data" / "roots" / "v1"
-KINDS = ["made-failed", "made-passed", "made-stopped", "made-unfinished", "not-proven", "void"]
+KINDS = [
+    "damaged",
+    "fail-gate-1",
+    "interrupted",
+    "made-aa-starts",
+    "made-diagnostic",
+    "made-diagnostic-fail",
+    "made-endpoint-aa",
+    "made-endpoint-fail",
+    "made-endpoint-phase-1",
+    "made-events",
+    "made-events-fitness",
+    "made-events-unfit",
+    "made-failed",
+    "made-passed",
+    "made-stopped",
+    "made-three-gates",
+    "made-unfinished",
+    "not-proven",
+    "void",
+]
 WORDS = {"reason", "reasons", "said", "lines"}
 """Keys of what is told in words, which may be worded otherwise one day."""
 
-PASSED, JUDGED = "made-passed", "void"
+PASSED, JUDGED = "made-events", "void"
 """A root that passes, and one with figures and an analysis of its own."""
 
 NO_ANALYSIS = 4
@@ -103,7 +123,7 @@ def test_a_sealed_root_keeps_its_verdicts(kind: str, tmp_path: Path, monkeypatch
 # What would not be seen could not fail
 
 
-@pytest.mark.parametrize("name", ["attempt.json", "journal.jsonl", "analysis.json", "receipt.json", "junit.xml"])
+@pytest.mark.parametrize("name", ["journal.jsonl", "receipt.json", "record.json"])
 def test_one_changed_byte_of_a_root_is_seen(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unpack(PASSED, tmp_path)
     path = max((tmp_path / "sealed").rglob(name))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from pytest_laguna.evidence.process_record import ProcessRecord, Reason
+from pytest_laguna.evidence.machine.process import ProcessRecord, Reason
 from pytest_laguna.machine import descent, process
 from pytest_laguna.machine.command import Command, Ladder, new_token
 from pytest_laguna.machine.process import ProcessError, SupervisedProcess, run
@@ -361,9 +361,7 @@ def test_a_supervisor_that_is_stuck_is_replaced_by_a_sweep(
 
 def test_a_supervisor_that_cannot_start_says_why(tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_PROGRAM", "raise SystemExit('no such luck')")
-    with pytest.raises(
-        ProcessError, match=r"/bin/true in .*: seen its supervisor ended at once: no such luck"
-    ):
+    with pytest.raises(ProcessError, match=r"/bin/true in .*: seen its supervisor ended at once: no such luck"):
         run(program(tmp_path, "/bin/true"), token)
 
 
@@ -371,7 +369,7 @@ def test_a_supervisor_that_is_killed_while_it_starts_is_named(
     tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change_supervisor(monkeypatch, "import os; os.kill(os.getpid(), 9)")
-    with pytest.raises(ProcessError, match=r"its supervisor ended at once, by SIGKILL: nothing on standard error$"):
+    with pytest.raises(ProcessError, match=r"its supervisor ended at once, by SIGKILL: nothing on standard error;"):
         run(program(tmp_path, "/bin/true"), token)
 
 
@@ -416,7 +414,7 @@ def test_a_program_that_does_not_exist(tmp_path: Path, token: str) -> None:
 
 
 def test_a_program_that_a_search_path_would_choose_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(pydantic.ValidationError, match=r"argv\[0\]: expected an absolute path, found 'true'"):
+    with pytest.raises(pydantic.ValidationError, match=r"argv\[0\]: seen 'true'; expected an absolute path"):
         program(tmp_path, "true")
 
 
@@ -428,9 +426,9 @@ def test_a_command_without_bounds_is_refused(changes: dict[str, object], tmp_pat
 
 @pytest.mark.parametrize("bad", ["", "g" * 32, "A" * 32, "0" * 31])
 def test_a_token_that_is_none_is_refused(bad: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="token: expected 32 lower-case hexadecimal digits"):
+    with pytest.raises(ValueError, match=r"token: seen .*; expected 32 lower-case hexadecimal digits"):
         SupervisedProcess(program(tmp_path, "/bin/true"), bad)
-    with pytest.raises(ValueError, match="token: expected 32 lower-case hexadecimal digits"):
+    with pytest.raises(ValueError, match=r"token: seen .*; expected 32 lower-case hexadecimal digits"):
         sweep(bad, seconds=1)
 
 

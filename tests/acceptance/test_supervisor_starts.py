@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence import root
-from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.diagnostic import NOTICE
+from pytest_laguna.evidence.arms.arm_record import Arm
+from pytest_laguna.evidence.diagnostic.analysis import NOTICE
+from pytest_laguna.evidence.endpoint import reader
 from pytest_laguna.machine import process
 from pytest_laguna.verdict import Verdict
 from tests.acceptance.test_arm_kills import ArmGate

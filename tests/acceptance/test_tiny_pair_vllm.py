@@ -12,7 +12,7 @@ import pytest
 
 from pytest_laguna.engine import arms, launch
 from pytest_laguna.engine.tiny_pair import prompts
-from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.evidence.arms.arm_record import Arm
 from tests.runner import runner
 from tools.tiny_pair import measure, suite
 

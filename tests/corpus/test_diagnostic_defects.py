@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.analysis.engine_identity import judge_identity
+from pytest_laguna.analysis.arms.engine_identity import judge_identity
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.evidence.arms.arm_record import Arm
 from tests import diagnostic_root as root
 from tests.diagnostic_root import SAMPLES, Change, at, both, without
 from tests.mutants import test_engine_identity_rules as identity

@@ -14,7 +14,7 @@ from pytest_laguna.endpoint.metrics import read_counters
 from pytest_laguna.endpoint.stream import read_stream
 from pytest_laguna.endpoint.suite import SUITES, pin_suite, read_answers, read_suite
 from pytest_laguna.endpoint.transport import Read
-from pytest_laguna.protocol import read_protocol
+from pytest_laguna.experiments.protocol import read_protocol
 from pytest_laguna.verdict import UnusableEvidenceError
 from tests import endpoint_legs as lab
 from tests.mutants.test_endpoint_rules import A1, B1, FLAG, Change, analyse, both, put

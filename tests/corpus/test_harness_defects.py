@@ -18,23 +18,23 @@ from typing import Any, cast
 import pytest
 import torch
 
-from pytest_laguna.analysis.host import judge_host
-from pytest_laguna.analysis.null_timing import EXACTNESS, judge_null
+from pytest_laguna.analysis.aa.noise import EXACTNESS, judge_null
+from pytest_laguna.analysis.machine.host import judge_host
 from pytest_laguna.campaign import Campaign, CampaignError, parse_campaign, read_campaign
 from pytest_laguna.engine import arms
 from pytest_laguna.engine.event_settings import ORDER, ROOT, settings_from
 from pytest_laguna.engine.launch import ArmFailedError, build_tiny_pair
 from pytest_laguna.engine.profile_directory import ProfileError
 from pytest_laguna.engine.tape_graph import CaptureError, TapeGraph, recording
-from pytest_laguna.engine_run import EngineRun
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest, Planted
-from pytest_laguna.evidence.host import BACKGROUND, HostAudit, HostLimits
-from pytest_laguna.evidence.placement import misplaced
-from pytest_laguna.evidence.profile_file import read_profile
+from pytest_laguna.evidence.arms.arm_record import Arm, ArmRecord, ArmRequest, Planted
+from pytest_laguna.evidence.arms.profile_file import read_profile
+from pytest_laguna.evidence.machine.host import BACKGROUND, HostAudit, HostLimits
+from pytest_laguna.evidence.machine.placement import misplaced
+from pytest_laguna.evidence.machine.xpu_smi import read_processes
 from pytest_laguna.evidence.root import RootError, check_root
 from pytest_laguna.evidence.schemas import parse_model
-from pytest_laguna.evidence.xpu_smi import read_processes
+from pytest_laguna.experiments.protocol import read_protocol
 from pytest_laguna.identity import static_rules, vllm_names
 from pytest_laguna.identity.closure import libraries_below, resolve_closure
 from pytest_laguna.machine import descent, process, process_table
@@ -46,8 +46,8 @@ from pytest_laguna.machine.environment import (
     private_environment,
     refuse_inherited,
 )
-from pytest_laguna.protocol import read_protocol
-from pytest_laguna.rehearsal import require_time, to_toml
+from pytest_laguna.run.engine_run import EngineRun
+from pytest_laguna.run.rehearsal import require_time, to_toml
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError
 from tests import diagnostic_root
 from tests.demo import CAMPAIGN, Project
@@ -118,7 +118,7 @@ def test_05_a_helper_import_writes_into_the_tree(tmp_path: Path) -> None:
 
 def test_06_a_socket_path_that_is_too_long(tmp_path: Path) -> None:
     parent = tmp_path / ("x" * 60)
-    with pytest.raises(EnvironmentRefusedError, match=r"= \d+ bytes; expected at most 107: choose a parent that is"):
+    with pytest.raises(EnvironmentRefusedError, match=r"= \d+ bytes .*; expected at most 107; choose a parent"):
         make_short_directory(parent)
 
 
@@ -492,7 +492,7 @@ def test_50_a_test_that_writes_to_a_place_of_one_host(place: str, tmp_path: Path
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_it.py").write_text(f"{HEADER}ROOT = {f'/{place}'!r}\n")
     (finding,) = static_rules.host_paths(tmp_path)
-    assert finding.startswith(f"tests/test_it.py:2: '/{place}': a place of one host")
+    assert finding.startswith(f"tests/test_it.py:2: seen '/{place}'; expected no path of one host")
     assert static_rules.host_paths(PROJECT) == []
 
 

@@ -20,10 +20,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna import cli, options
+from pytest_laguna import cli
+from pytest_laguna.attempt import options
 from pytest_laguna.campaign import Amendment, ModelFolders, read_campaign
 from pytest_laguna.evidence.files import sha256_file
-from pytest_laguna.evidence.xpu_stack import KERNELS, STACKS, TORCH
+from pytest_laguna.evidence.machine.xpu_stack import KERNELS, STACKS, TORCH
 from tests.demo import Project
 from tests.documents.commands import DOCUMENTS, ROOT, Example, blocks, commands, kind, words
 

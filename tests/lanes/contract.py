@@ -23,14 +23,14 @@ from tests.lanes.lane_process import LANE
 # isort: split
 # After the module that makes this process the lane's: vLLM decides on its platform when it is imported.
 from laguna_kv.errors import EligibilityError
-from pytest_laguna.analysis.parity import KERNELS, RULES, judge_packet
+from pytest_laguna.analysis.diagnostic.parity import KERNELS, RULES, judge_packet
 from pytest_laguna.engine import card_identity, packets, parity_packet, plugin
 from pytest_laguna.engine.event_loop import EventLoop
 from pytest_laguna.engine.profile_directory import ProfileError
 from pytest_laguna.engine.timeline import timeline
-from pytest_laguna.evidence.arm_record import Planted
-from pytest_laguna.evidence.card_masks import MASK
-from pytest_laguna.evidence.parity import PacketRequest
+from pytest_laguna.evidence.arms.arm_record import Planted
+from pytest_laguna.evidence.arms.parity import PacketRequest
+from pytest_laguna.evidence.machine.card_masks import MASK
 from tests.lanes import recording, scripted_xpu
 
 CARD = {"cpu": "cpu-slot-0", "xpu": "0000:03:00.0"}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_laguna.evidence.xpu_stack import STACKS
+from pytest_laguna.evidence.machine.xpu_stack import STACKS
 from tools import fetch_xpu_kernels
 from tools.fetch_vllm_sources import FetchError
 

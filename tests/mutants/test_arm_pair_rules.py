@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.arm_pair import RESULT_RULES, RULES, Expected, Pair, compare, without_arm_local
-from pytest_laguna.evidence.arm_record import ArmRecord, token_digest
+from pytest_laguna.analysis.arms.arm_pair import RESULT_RULES, RULES, Expected, Pair, compare, without_arm_local
+from pytest_laguna.evidence.arms.arm_record import ArmRecord, token_digest
 from pytest_laguna.verdict import UnusableEvidenceError
 from tests.caught_first import caught_first
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from pytest_laguna.analysis.device_runtime import RUNTIME_RULES
-from pytest_laguna.analysis.engine_identity import IDENTITY_RULES, judge_identity
-from pytest_laguna.analysis.identity_case import IdentityCase
-from pytest_laguna.evidence.xpu_stack import STACKS
+from pytest_laguna.analysis.arms.engine_identity import IDENTITY_RULES, judge_identity
+from pytest_laguna.analysis.arms.identity_case import IdentityCase
+from pytest_laguna.analysis.machine.device_runtime import RUNTIME_RULES
+from pytest_laguna.evidence.machine.xpu_stack import STACKS
 from pytest_laguna.verdict import Verdict
 from tests.caught_first import caught_first
 from tests.mutants import test_engine_identity_rules as engine

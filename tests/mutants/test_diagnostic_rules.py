@@ -7,15 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pytest_laguna.analysis import parity
-from pytest_laguna.analysis.arms_case import clause_verdict
-from pytest_laguna.analysis.diagnostic import EXACTNESS
-from pytest_laguna.analysis.engine_identity import IDENTITY_RULES
-from pytest_laguna.analysis.timing import GATES
+from pytest_laguna.analysis.arms.case import clause_verdict
+from pytest_laguna.analysis.arms.engine_identity import IDENTITY_RULES
+from pytest_laguna.analysis.diagnostic import parity
+from pytest_laguna.analysis.diagnostic.diagnosis import EXACTNESS
+from pytest_laguna.analysis.diagnostic.timing import GATES
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import Arm, token_digest
-from pytest_laguna.evidence.diagnostic import CLAUSES
-from pytest_laguna.evidence.replay_profile import SegmentKind
+from pytest_laguna.evidence.arms.arm_record import Arm, token_digest
+from pytest_laguna.evidence.arms.replay_profile import SegmentKind
+from pytest_laguna.evidence.diagnostic.analysis import CLAUSES
 from tests import diagnostic_root as root
 from tests.caught_first import caught_first
 from tests.diagnostic_root import SAMPLES, Change, at, both, put, within, without

@@ -21,15 +21,15 @@ from pytest_laguna.analysis.endpoint import analyse_endpoint
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.campaign import parse_campaign
 from pytest_laguna.endpoint.suite import pin_suite, read_suite
-from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence import files, reading, root
-from pytest_laguna.evidence.endpoint_campaign import Teacher, TeacherRow
-from pytest_laguna.evidence.host import HostAudit, HostState, KernelLog, difference
-from pytest_laguna.evidence.leg import LegEnd
+from pytest_laguna.evidence.endpoint import reader
+from pytest_laguna.evidence.endpoint.leg import LegEnd
+from pytest_laguna.evidence.endpoint.plan import Teacher, TeacherRow
+from pytest_laguna.evidence.machine.host import HostAudit, HostState, KernelLog, difference
 from pytest_laguna.evidence.schemas import AttemptStart, Earlier, Identity, read_model
 from pytest_laguna.experiments.endpoint import EXPERIMENT
 from pytest_laguna.experiments.experiment import derive_from_files, read_attempted
-from pytest_laguna.protocol import parse_protocol, plan_endpoint
+from pytest_laguna.experiments.protocol import parse_protocol, plan_endpoint
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 from tests import diagnostic_root
 from tests.sealed import TOKEN, idle_record, write_lease

@@ -16,9 +16,9 @@ import pytest
 
 from pytest_laguna.analysis.endpoint.identity import ENGINE_RULES, judge_identity
 from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence import files, root
-from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
+from pytest_laguna.evidence.arms.engine_identity import DiagnosticIdentity
+from pytest_laguna.evidence.endpoint import reader
 from pytest_laguna.evidence.schemas import AttemptStart, Previous, parse_model, read_model
 from pytest_laguna.experiments.endpoint import EXPERIMENT
 from pytest_laguna.experiments.experiment import derive_from_files, read_attempted

@@ -11,10 +11,10 @@ import pytest
 
 from pytest_laguna.analysis.endpoint import analyse_endpoint
 from pytest_laguna.analysis.endpoint.analyse import CANDIDATE_RAN, NULL_RULES, RULES, TIMING_RULES
-from pytest_laguna.evidence.arm_record import token_digest
-from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Repetition
-from pytest_laguna.evidence.server_command import server_argv
+from pytest_laguna.evidence.arms.arm_record import token_digest
+from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis
+from pytest_laguna.evidence.endpoint.plan import EndpointPlan, Repetition
+from pytest_laguna.evidence.endpoint.server_command import server_argv
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests import endpoint_legs as lab
 from tests.caught_first import caught_first

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_laguna.analysis.endpoint.surroundings import SURROUNDINGS, Surroundings, judge_surroundings
-from pytest_laguna.evidence.host import HostAudit, HostLimits, HostState, KernelLog, difference
-from pytest_laguna.evidence.idle import IdleRequirement
-from pytest_laguna.evidence.leased_cards import LeasedCard, LeaseStart
-from pytest_laguna.evidence.leg_surroundings import LegSurroundings
+from pytest_laguna.evidence.endpoint.surroundings import LegSurroundings
+from pytest_laguna.evidence.machine.host import HostAudit, HostLimits, HostState, KernelLog, difference
+from pytest_laguna.evidence.machine.idle import IdleRequirement
+from pytest_laguna.evidence.machine.leased_cards import LeasedCard, LeaseStart
 from pytest_laguna.evidence.reading import Missing
 from pytest_laguna.verdict import Verdict
 from tests.caught_first import caught_first

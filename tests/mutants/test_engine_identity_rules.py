@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.device_runtime import RUNTIME_RULES
-from pytest_laguna.analysis.engine_identity import BEFORE_ARMS, IDENTITY_RULES, judge_identity
+from pytest_laguna.analysis.arms.engine_identity import BEFORE_ARMS, IDENTITY_RULES, judge_identity
+from pytest_laguna.analysis.arms.identity_case import IdentityCase
 from pytest_laguna.analysis.findings import RuleFinding
-from pytest_laguna.analysis.identity_case import IdentityCase
+from pytest_laguna.analysis.machine.device_runtime import RUNTIME_RULES
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import Arm, ArmRecord, MappedFile, RankProcess
-from pytest_laguna.evidence.engine_identity import DiagnosticIdentity
+from pytest_laguna.evidence.arms.arm_record import Arm, ArmRecord, MappedFile, RankProcess
+from pytest_laguna.evidence.arms.engine_identity import DiagnosticIdentity
 from pytest_laguna.verdict import Verdict
 from tests.caught_first import caught_first
 from tests.unit.engine import support

@@ -22,7 +22,7 @@ from pytest_laguna.engine.event_profile import EventProfiler, Subject
 from pytest_laguna.engine.profile_directory import ProfileDirectory, ProfileError
 from pytest_laguna.engine.timeline import Stream
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.replay_profile import SegmentKind, order_sha256
+from pytest_laguna.evidence.arms.replay_profile import SegmentKind, order_sha256
 from tests import event_root as root
 from tests.diagnostic_root import without
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.engine_identity import IDENTITY_RULES
-from pytest_laguna.analysis.event_diagnosis import RULES
-from pytest_laguna.analysis.host import HOST_RULES
-from pytest_laguna.evidence.arm_record import token_digest
-from pytest_laguna.evidence.event_analysis import CLAUSES
+from pytest_laguna.analysis.arms.engine_identity import IDENTITY_RULES
+from pytest_laguna.analysis.events.diagnosis import RULES
+from pytest_laguna.analysis.machine.host import HOST_RULES
+from pytest_laguna.evidence.arms.arm_record import token_digest
+from pytest_laguna.evidence.events.analysis import CLAUSES
 from tests import event_root as root
 from tests.caught_first import caught_first
 from tests.diagnostic_root import CARDS, FLAG, Change, at, both, idle, put, within, without

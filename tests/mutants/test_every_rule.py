@@ -19,7 +19,7 @@ import pytest
 
 import pytest_laguna.analysis
 import tests.mutants
-from pytest_laguna import verification
+from pytest_laguna.verify import verification
 from tests.caught_first import caught, caught_first, left_out
 from tests.mutants import (
     test_arm_pair_rules,

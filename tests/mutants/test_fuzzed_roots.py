@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna import verification
 from pytest_laguna.evidence import root
 from pytest_laguna.evidence.schemas import Manifest
+from pytest_laguna.verify import verification
 from tests import fuzz_roots
 
 

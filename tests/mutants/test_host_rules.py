@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.host import HOST_RULES, judge_host
-from pytest_laguna.evidence.host import HostAudit, HostLimits, HostState, difference
+from pytest_laguna.analysis.machine.host import HOST_RULES, judge_host
+from pytest_laguna.evidence.machine.host import HostAudit, HostLimits, HostState, difference
 from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests.caught_first import caught_first

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.idle import IDLE_RULES, judge_idle
+from pytest_laguna.analysis.machine.idle import IDLE_RULES, judge_idle
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement
+from pytest_laguna.evidence.machine.idle import IdleRecord, IdleRequirement
 from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests.caught_first import caught_first

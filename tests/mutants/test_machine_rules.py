@@ -10,21 +10,22 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.lease import Session, judge_machine, judge_processes, judge_records
-from pytest_laguna.evidence import files, leased_cards, root
-from pytest_laguna.evidence.card_masks import showing
-from pytest_laguna.evidence.host import HostAudit, HostLimits, HostState, KernelLog, difference
-from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, SeenProcess
+from pytest_laguna.analysis.machine.lease import Session, judge_machine, judge_processes, judge_records
+from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.journal import Event
-from pytest_laguna.evidence.leased_cards import LeaseTerms
-from pytest_laguna.evidence.machine import MachineEvidence, read_machine
-from pytest_laguna.evidence.placement import BlockDevice, Place, StorageRule
+from pytest_laguna.evidence.machine import leased_cards
+from pytest_laguna.evidence.machine.card_masks import showing
+from pytest_laguna.evidence.machine.host import HostAudit, HostLimits, HostState, KernelLog, difference
+from pytest_laguna.evidence.machine.idle import IdleRecord, IdleRequirement, SeenProcess
+from pytest_laguna.evidence.machine.leased_cards import LeaseTerms
+from pytest_laguna.evidence.machine.placement import BlockDevice, Place, StorageRule
+from pytest_laguna.evidence.machine.reader import MachineEvidence, read_machine
 from pytest_laguna.evidence.reading import Missing, present
 from pytest_laguna.evidence.schemas import AttemptStart, read_model
 from pytest_laguna.evidence.values import Lane
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.verdict import Verdict
-from pytest_laguna.verification import verify_attempt
+from pytest_laguna.verify.verification import verify_attempt
 from tests.caught_first import caught_first
 from tests.mutants.test_process_rules import FOUND, GOOD
 from tests.sealed import LOOKS, build, good_events, idle_record, write_idle, write_lease

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.verdict import worst
-from pytest_laguna.verification import verify_root
+from pytest_laguna.verify.verification import verify_root
 from tests import fuzz_roots, other_verifier
 from tests.demo import writable
 from tests.mutants.test_machine_rules import DAMAGES

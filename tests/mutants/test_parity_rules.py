@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.parity import COMPILED_LANES, KERNELS, NOT_APPLICABLE, RULES, judge_packet
-from pytest_laguna.evidence.parity import CALLS, AttentionKind, PacketRecord
+from pytest_laguna.analysis.diagnostic.parity import COMPILED_LANES, KERNELS, NOT_APPLICABLE, RULES, judge_packet
+from pytest_laguna.evidence.arms.parity import CALLS, AttentionKind, PacketRecord
 from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.evidence.values import Lane
 from pytest_laguna.verdict import Verdict

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.process import CLEANLINESS, PROCESS_RULES, judge_cleanliness, judge_process
-from pytest_laguna.evidence.process_record import FoundProcess, ProcessRecord, Reason
+from pytest_laguna.analysis.machine.process import CLEANLINESS, PROCESS_RULES, judge_cleanliness, judge_process
+from pytest_laguna.evidence.machine.process import FoundProcess, ProcessRecord, Reason
 from pytest_laguna.verdict import Verdict
 from tests.caught_first import caught_first
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.evidence.rank_files import stack_name
+from pytest_laguna.evidence.arms.rank_files import stack_name
 from tests import diagnostic_root, event_root
 from tests.caught_first import caught_first
 from tests.diagnostic_root import Change, at, both, put, within, without

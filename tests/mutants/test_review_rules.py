@@ -14,13 +14,13 @@ import pytest
 
 from pytest_laguna.analysis.review import RULES, Running, judge_review, needs_review
 from pytest_laguna.campaign import read_campaign
-from pytest_laguna.engine_run import EngineRun
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.engine_identity import ModelFiles
+from pytest_laguna.evidence.arms.engine_identity import ModelFiles
 from pytest_laguna.evidence.review import FrozenCampaign, Review, Reviewed
 from pytest_laguna.evidence.schemas import Identity
-from pytest_laguna.raw_evidence import _models
+from pytest_laguna.run.engine_run import EngineRun
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
+from pytest_laguna.verify.raw import _models
 from tests import diagnostic_root
 from tests.caught_first import caught_first
 

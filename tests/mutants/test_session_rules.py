@@ -15,7 +15,7 @@ from pytest_laguna.analysis.clauses import CAUSE_VERDICT, CLAUSE_RULES, SESSION_
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.journal import Event, Journal, read_journal
 from pytest_laguna.verdict import Verdict
-from pytest_laguna.verification import verify_attempt
+from pytest_laguna.verify.verification import verify_attempt
 from tests.caught_first import caught_first
 from tests.demo import writable
 from tests.sealed import Events, build, good_events, phase, restamp

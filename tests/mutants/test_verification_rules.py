@@ -12,12 +12,13 @@ from unittest import mock
 
 import pytest
 
-from pytest_laguna import verification
-from pytest_laguna.evidence import rehearsal, root
+from pytest_laguna.evidence import root
+from pytest_laguna.evidence.aa import rehearsal
 from pytest_laguna.evidence.schemas import AttemptStart, Manifest, Previous, read_model
 from pytest_laguna.identity.source import SOURCE_SUFFIXES, package_files
 from pytest_laguna.verdict import JSON, NotProvenError, UnusableEvidenceError, Verdict
-from pytest_laguna.verification import RULES, GateReport, look_back, verify_attempt, verify_gate, verify_root
+from pytest_laguna.verify import verification
+from pytest_laguna.verify.verification import RULES, GateReport, look_back, verify_attempt, verify_gate, verify_root
 from tests import sealed
 from tests.caught_first import caught_first
 from tests.demo import CAMPAIGN, writable

@@ -19,22 +19,22 @@ from hypothesis import strategies as st
 from pytest_laguna.campaign import CampaignError, parse_campaign
 from pytest_laguna.endpoint.metrics import read_counters
 from pytest_laguna.evidence import files, root
-from pytest_laguna.evidence.arm_record import Arm, ArmRecord
-from pytest_laguna.evidence.idle import IdleRecord
+from pytest_laguna.evidence.arms.arm_record import Arm, ArmRecord
+from pytest_laguna.evidence.arms.parity import PacketRecord
+from pytest_laguna.evidence.arms.profile_file import read_profile
+from pytest_laguna.evidence.endpoint.leg import LegRecord
 from pytest_laguna.evidence.journal import read_journal
 from pytest_laguna.evidence.junit import read_junit
-from tests.lab_event_profile import parse_lab_event_profile
-from tests.lab_profile import read_lab_profile
-from pytest_laguna.evidence.leg import LegRecord
-from pytest_laguna.evidence.parity import PacketRecord
-from pytest_laguna.evidence.profile_file import read_profile
+from pytest_laguna.evidence.machine.idle import IdleRecord
+from pytest_laguna.evidence.machine.xpu_smi import read_processes
 from pytest_laguna.evidence.schemas import Analysis, AttemptStart, Manifest, read_model
-from pytest_laguna.evidence.xpu_smi import read_processes
-from pytest_laguna.protocol import parse_protocol
+from pytest_laguna.experiments.protocol import parse_protocol
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
-from pytest_laguna.verification import verify_root
+from pytest_laguna.verify.verification import verify_root
 from tests import diagnostic_root, event_root, sealed
 from tests.demo import writable
+from tests.lab_event_profile import parse_lab_event_profile
+from tests.lab_profile import read_lab_profile
 from tests.unit.evidence.test_lab_profile import lab
 
 DATA = Path(__file__).parents[1] / "data"

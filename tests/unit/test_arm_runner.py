@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.analysis.lease import judge_processes
-from pytest_laguna.arm_runner import ArmRunner
-from pytest_laguna.evidence.machine import read_processes
-from pytest_laguna.evidence.process_record import Reason
+from pytest_laguna.analysis.machine.lease import judge_processes
+from pytest_laguna.evidence.machine.process import Reason
+from pytest_laguna.evidence.machine.reader import read_processes
 from pytest_laguna.evidence.reading import present
 from pytest_laguna.machine.process import ProcessError
+from pytest_laguna.run.arm_runner import ArmRunner
 from pytest_laguna.verdict import Verdict
 from tests.runner import runner
 

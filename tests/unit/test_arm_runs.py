@@ -9,13 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_laguna import diagnostic, event_diagnostic
-from pytest_laguna.arm_runs import Runs
-from pytest_laguna.engine_run import Models
-from pytest_laguna.evidence.arm_record import ArmRequest
-from pytest_laguna.evidence.diagnostic import DiagnosticPlan
-from pytest_laguna.evidence.event_analysis import EventPlan
-from pytest_laguna.evidence.parity import PacketRequest
+from pytest_laguna.evidence.arms.arm_record import ArmRequest
+from pytest_laguna.evidence.arms.parity import PacketRequest
+from pytest_laguna.evidence.diagnostic.analysis import DiagnosticPlan
+from pytest_laguna.evidence.events.analysis import EventPlan
+from pytest_laguna.run import diagnostic
+from pytest_laguna.run import events as event_diagnostic
+from pytest_laguna.run.arms import Runs
+from pytest_laguna.run.engine_run import Models
 from tests import diagnostic_root, event_root
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from pytest_laguna.analysis.endpoint.clauses import CLAUSES as JUDGED_ENDPOINT_CLAUSES
 from pytest_laguna.campaign import CampaignError, parse_campaign
-from pytest_laguna.evidence.diagnostic import CLAUSES as DIAGNOSTIC_CLAUSES
-from pytest_laguna.evidence.endpoint_campaign import CLAUSES as ENDPOINT_CLAUSES
-from pytest_laguna.evidence.event_analysis import CLAUSES as EVENT_CLAUSES
+from pytest_laguna.evidence.diagnostic.analysis import CLAUSES as DIAGNOSTIC_CLAUSES
+from pytest_laguna.evidence.endpoint.plan import CLAUSES as ENDPOINT_CLAUSES
+from pytest_laguna.evidence.events.analysis import CLAUSES as EVENT_CLAUSES
 from tests.demo import CAMPAIGN
 
 CAMPAIGNS = Path(__file__).parents[2] / "campaigns"

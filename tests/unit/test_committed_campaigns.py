@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.campaign import read_campaign
-from pytest_laguna.protocol import read_protocol
+from pytest_laguna.experiments.protocol import read_protocol
 
 PROJECT = Path(__file__).parents[2]
 FILES = sorted((PROJECT / "campaigns").glob("*.toml"))

@@ -15,23 +15,23 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_laguna import crossover
-from pytest_laguna.crossover import _Legs, _take_protocol
 from pytest_laguna.endpoint.leg import LegPlace
 from pytest_laguna.endpoint.suite import SUITES
-from pytest_laguna.engine_run import EngineRun, Models
-from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence import files, root
-from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Repetition, leg_name, planned_legs
-from pytest_laguna.evidence.engine_identity import ModelFiles
+from pytest_laguna.evidence.arms.arm_record import Arm
+from pytest_laguna.evidence.arms.engine_identity import ModelFiles
+from pytest_laguna.evidence.endpoint import reader
+from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis
+from pytest_laguna.evidence.endpoint.leg import LegRequest
+from pytest_laguna.evidence.endpoint.plan import EndpointPlan, Repetition, leg_name, planned_legs
 from pytest_laguna.evidence.git import git
-from pytest_laguna.evidence.idle import IdleRecord
-from pytest_laguna.evidence.leg import LegRequest
+from pytest_laguna.evidence.machine.idle import IdleRecord
 from pytest_laguna.evidence.schemas import AttemptStart, Earlier, Identity, Schema, read_model
+from pytest_laguna.experiments.protocol import read_protocol
 from pytest_laguna.identity import models
-from pytest_laguna.protocol import read_protocol
+from pytest_laguna.run import endpoint as crossover
+from pytest_laguna.run.endpoint import _Legs, _take_protocol
+from pytest_laguna.run.engine_run import EngineRun, Models
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 from tests import endpoint_legs as lab
 from tests.sealed import idle_record

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna import crossover
 from pytest_laguna.analysis.endpoint import analyse_endpoint
 from pytest_laguna.analysis.endpoint.clauses import judge_clauses
-from pytest_laguna.analysis.idle import judge_idle
-from pytest_laguna.evidence import endpoint_reader as reader
+from pytest_laguna.analysis.machine.idle import judge_idle
 from pytest_laguna.evidence import files, root
-from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement, SeenProcess
+from pytest_laguna.evidence.endpoint import reader
+from pytest_laguna.evidence.machine.idle import IdleRecord, IdleRequirement, SeenProcess
 from pytest_laguna.experiments.endpoint import EXPERIMENT
 from pytest_laguna.experiments.experiment import derive_from_files, read_attempted
+from pytest_laguna.run import endpoint as crossover
 from pytest_laguna.verdict import Verdict
 from tests import endpoint_legs as lab
 from tests.mutants.test_endpoint_derivation import ran  # noqa: F401 - a fixture

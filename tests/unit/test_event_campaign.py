@@ -10,9 +10,9 @@ import pytest
 from pytest_laguna.campaign import CampaignError, parse_campaign, read_campaign
 from pytest_laguna.engine import launch
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arms_plan import GeneratedModels
-from pytest_laguna.evidence.event_analysis import CLAUSES
-from pytest_laguna.planning import plan_events
+from pytest_laguna.evidence.arms.plan import GeneratedModels
+from pytest_laguna.evidence.events.analysis import CLAUSES
+from pytest_laguna.experiments.plans import plan_events
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 CAMPAIGNS = Path(__file__).parents[2] / "campaigns"

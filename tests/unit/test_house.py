@@ -20,14 +20,14 @@ CONTRACTS = {
     for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 }
 REVERSED = [
-    ("layers", "pytest_laguna/campaign.py", "pytest_laguna.session"),
+    ("layers", "pytest_laguna/campaign.py", "pytest_laguna.gate.session"),
     ("layers", "pytest_laguna/verdict.py", "pytest_laguna.evidence.files"),
-    ("layers", "pytest_laguna/verification.py", "pytest_laguna.plugin"),
+    ("layers", "pytest_laguna/verify/verification.py", "pytest_laguna.plugin"),
     ("layers", "pytest_laguna/identity/source.py", "pytest_laguna.analysis.clauses"),
     ("candidate", "src/laguna_kv/errors.py", "pytest_laguna.verdict"),
     ("engine", "pytest_laguna/engine/arms.py", "pytest_laguna.campaign"),
-    ("engine", "pytest_laguna/engine/arms.py", "pytest_laguna.session"),
-    ("engine-inside", "pytest_laguna/session.py", "pytest_laguna.engine.arms"),
+    ("engine", "pytest_laguna/engine/arms.py", "pytest_laguna.gate.session"),
+    ("engine-inside", "pytest_laguna/gate/session.py", "pytest_laguna.engine.arms"),
     ("analysis", "pytest_laguna/analysis/clauses.py", "pytest_laguna.campaign"),
     ("analysis", "pytest_laguna/analysis/clauses.py", "laguna_kv.views"),
     ("analysis-records", "pytest_laguna/analysis/clauses.py", "pytest_laguna.evidence.root"),
@@ -39,15 +39,15 @@ REVERSED = [
     ("analysis-pure", "pytest_laguna/analysis/clauses.py", "socket"),
     ("evidence", "pytest_laguna/evidence/files.py", "pytest_laguna.analysis.clauses"),
     ("evidence", "pytest_laguna/evidence/files.py", "pytest_laguna.engine.arms"),
-    ("evidence", "pytest_laguna/evidence/files.py", "pytest_laguna.session"),
+    ("evidence", "pytest_laguna/evidence/files.py", "pytest_laguna.gate.session"),
     ("offline", "pytest_laguna/analysis/clauses.py", "torch"),
     ("offline", "pytest_laguna/evidence/files.py", "vllm"),
-    ("offline", "pytest_laguna/verification.py", "pytest"),
+    ("offline", "pytest_laguna/verify/verification.py", "pytest"),
     ("controller", "pytest_laguna/identity/record.py", "torch"),
-    ("controller", "pytest_laguna/options.py", "laguna_kv.views"),
+    ("controller", "pytest_laguna/attempt/options.py", "laguna_kv.views"),
     ("vendors", "pytest_laguna/identity/record.py", "pynvml"),
     ("vendors", "pytest_laguna/engine/arms.py", "pyzes"),
-    ("product", "pytest_laguna/session.py", "gates.test_gate1_cpu"),
+    ("product", "pytest_laguna/gate/session.py", "gates.test_gate1_cpu"),
 ]
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.campaign import CampaignError, LaneSettings, parse_campaign, read_campaign
-from pytest_laguna.evidence.placement import Place, Purpose
-from pytest_laguna.evidence.xpu_stack import STACKS
-from pytest_laguna.leasing import require_kind, require_number, require_places
+from pytest_laguna.evidence.machine.placement import Place, Purpose
+from pytest_laguna.evidence.machine.xpu_stack import STACKS
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.errors import CardError
+from pytest_laguna.run.leasing import require_kind, require_number, require_places
 from pytest_laguna.verdict import UnusableEvidenceError
 
 CAMPAIGNS = Path(__file__).parents[2] / "campaigns"
@@ -94,11 +94,11 @@ def _on(file_system: str) -> Callable[[Purpose, Path], Place]:
 def test_everything_that_is_read_or_written_has_a_place(
     settings: LaneSettings, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_laguna.leasing.find_place", _on("ext4"))
+    monkeypatch.setattr("pytest_laguna.run.leasing.find_place", _on("ext4"))
     places = require_places(project / "sealed", project, settings)
     assert [place.purpose for place in places] == ["evidence", "temporary", "target", "draft"]
     assert places[2].path == str(project / "models/Laguna-S-2.1-INT4")
-    monkeypatch.setattr("pytest_laguna.leasing.find_place", _on("nfs4"))
+    monkeypatch.setattr("pytest_laguna.run.leasing.find_place", _on("nfs4"))
     with pytest.raises(CardError, match=r"^storage: evidence .* lies on .*; expected one of ext4; keep"):
         require_places(project / "sealed", project, settings)
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pytest_laguna import options
+from pytest_laguna.attempt import options
 
 
 @pytest.mark.parametrize(

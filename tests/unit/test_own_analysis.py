@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_laguna.analysis.endpoint import analyse_endpoint
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan
+from pytest_laguna.evidence.endpoint.plan import EndpointPlan
 from pytest_laguna.experiments.endpoint import EXPERIMENT
 from tests import endpoint_legs as lab
 

@@ -10,8 +10,8 @@ import pydantic
 import pytest
 
 from pytest_laguna.campaign import CampaignError, parse_campaign
-from pytest_laguna.evidence.endpoint_campaign import Selector
-from pytest_laguna.planning import filled
+from pytest_laguna.evidence.endpoint.plan import Selector
+from pytest_laguna.experiments.plans import filled
 
 CAMPAIGN = Path(__file__).parents[2] / "campaigns" / "laguna-current-stream-events-fitness.toml"
 

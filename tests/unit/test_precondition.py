@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.evidence import files, leased_cards, root
+from pytest_laguna.attempt.precondition import find_earlier, left_behind
+from pytest_laguna.evidence import files, root
+from pytest_laguna.evidence.machine import leased_cards
 from pytest_laguna.evidence.schemas import Identity
-from pytest_laguna.precondition import find_earlier, left_behind
 from pytest_laguna.verdict import Verdict
-from pytest_laguna.verification import verify_attempt
+from pytest_laguna.verify.verification import verify_attempt
 from tests.demo import writable
 from tests.mutants.test_process_rules import FOUND, GOOD
 from tests.sealed import SOURCES, Events, _gate, build, good_events, phase

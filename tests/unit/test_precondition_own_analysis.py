@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.analysis.endpoint import analyse_endpoint
-from pytest_laguna.evidence import endpoint_reader as reader
 from pytest_laguna.evidence import files, root
-from pytest_laguna.evidence.arm_record import token_digest
+from pytest_laguna.evidence.arms.arm_record import token_digest
+from pytest_laguna.evidence.endpoint import reader
 from pytest_laguna.verdict import Verdict
 from tests import endpoint_legs as lab
 from tests.demo import writable

@@ -12,10 +12,10 @@ import pytest
 
 from pytest_laguna.campaign import Campaign, parse_campaign, read_campaign
 from pytest_laguna.endpoint.suite import SUITES, read_suite
-from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.endpoint_campaign import CaptureCounts
-from pytest_laguna.evidence.endpoint_reader import read_teacher
-from pytest_laguna.protocol import parse_protocol, plan_endpoint, read_protocol
+from pytest_laguna.evidence.arms.arm_record import Arm
+from pytest_laguna.evidence.endpoint.plan import CaptureCounts
+from pytest_laguna.evidence.endpoint.reader import read_teacher
+from pytest_laguna.experiments.protocol import parse_protocol, plan_endpoint, read_protocol
 from pytest_laguna.verdict import UnusableEvidenceError
 
 CAMPAIGNS = Path(__file__).parents[2] / "campaigns"

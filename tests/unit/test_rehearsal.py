@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna import rehearsal
 from pytest_laguna.campaign import Campaign, CampaignError, parse_campaign, read_campaign
-from pytest_laguna.evidence.event_analysis import MeasuredFitness
+from pytest_laguna.evidence.events.analysis import MeasuredFitness
 from pytest_laguna.evidence.values import Lane
+from pytest_laguna.experiments.protocol import Protocol, read_protocol
 from pytest_laguna.machine import leases
-from pytest_laguna.protocol import Protocol, read_protocol
-from pytest_laguna.rehearsal import differences, free_slots, of_rehearsal, rehearsed, require_time, to_toml
+from pytest_laguna.run import rehearsal
+from pytest_laguna.run.rehearsal import differences, free_slots, of_rehearsal, rehearsed, require_time, to_toml
 from pytest_laguna.verdict import NotProvenError
 
 CAMPAIGNS = Path(__file__).parents[2] / "campaigns"

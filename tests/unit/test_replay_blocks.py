@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks import replay_blocks
-from pytest_laguna.analysis.timing import GATES
-from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.analysis.diagnostic.timing import GATES
+from pytest_laguna.evidence.arms.arm_record import Arm
 
 
 def leg(place: Arm, microseconds: float, **others: float) -> dict[str, Any]:

@@ -15,15 +15,15 @@ from pytest_laguna.identity import source
 @pytest.mark.parametrize(
     ("package", "message"),
     [
-        ("", "cannot be found"),
-        (".demo", "cannot be found"),
+        ("", "expected the import name"),
+        (".demo", "expected the import name"),
         ("os", "expected a package with a directory of its own"),
         ("sys", "expected a package with a directory of its own"),
-        ("__main__", "cannot be found|directory of its own"),
+        ("__main__", "expected the import name|directory of its own"),
         ("json.decoder", "expected a package with a directory of its own"),
-        ("json.decoder.deeper", "cannot be found"),
+        ("json.decoder.deeper", "expected the import name"),
         ("no_such_package", "install it, or start pytest in the project that has it"),
-        ("no_such_package.part", "cannot be found"),
+        ("no_such_package.part", "expected the import name"),
     ],
 )
 def test_what_is_no_package_has_no_directory(package: str, message: str) -> None:
@@ -38,7 +38,7 @@ def test_a_package_has_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for place in ("one", "two"):
         (tmp_path / place / "spread_out").mkdir(parents=True)
         monkeypatch.syspath_prepend(tmp_path / place)
-    with pytest.raises(source.IdentityError, match=r"package spread_out: found .*two.*one.*; expected"):
+    with pytest.raises(source.IdentityError, match=r"package spread_out: seen .*two.*one.*; expected"):
         source.package_directory("spread_out")
 
 

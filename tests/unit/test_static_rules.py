@@ -19,7 +19,7 @@ GOOD = {
     "LICENSE": "Apache License\n",
     "docs/reference.md": "| Variable | Default |\n|--|--|\n| `LAGUNA_LANE` | unset | x |\n| `LAGUNA_NATIVE` | off |\n",
     "pytest_laguna/plugin.py": f"{HEADER}import pytest\n\nfrom pytest_laguna import options\n",
-    "pytest_laguna/options.py": f'{HEADER}import os\n\nLANE = os.environ["LAGUNA_LANE"]\n',
+    "pytest_laguna/attempt/options.py": f'{HEADER}import os\n\nLANE = os.environ["LAGUNA_LANE"]\n',
     "src/laguna_kv/_contract.c": '// SPDX-License-Identifier: Apache-2.0\nconst char *name = "LAGUNA_NATIVE";\n',
     "tests/test_it.py": f"{HEADER}import pytest\n",
     "tests/data/theirs.py": "import _pytest \n\n\n",
@@ -78,21 +78,21 @@ def test_the_records_beside_a_frozen_campaign_are_canonical_and_not_untidy(tree:
 
 
 def test_a_file_that_is_not_python_is_found_once(tree: Path) -> None:
-    replace(tree, "pytest_laguna/options.py", "import os", "import os =")
+    replace(tree, "pytest_laguna/attempt/options.py", "import os", "import os =")
     (finding,) = static_rules.unreadable_python(tree)
-    assert finding.startswith("pytest_laguna/options.py:2: seen ")
+    assert finding.startswith("pytest_laguna/attempt/options.py:2: seen ")
     assert static_rules.heavy_plugin(tree) == []
 
 
 @pytest.mark.parametrize("line", ["import _pytest", "import _pytest.config", "from _pytest.config import Config"])
-@pytest.mark.parametrize("path", ["pytest_laguna/options.py", "tests/test_it.py"])
+@pytest.mark.parametrize("path", ["pytest_laguna/attempt/options.py", "tests/test_it.py"])
 def test_an_import_of_private_pytest_is_found(tree: Path, path: str, line: str) -> None:
     (tree / path).write_text(f"{HEADER}def late():\n    {line}\n")
     assert f"{path}:3: seen an import of _pytest" in static_rules.private_pytest(tree)[0]
 
 
 @pytest.mark.parametrize("line", ["import vllm._C", "from vllm import _custom_ops", "from vllm.v1.x import _y as y"])
-@pytest.mark.parametrize("path", ["pytest_laguna/options.py", "src/laguna_kv/views.py"])
+@pytest.mark.parametrize("path", ["pytest_laguna/attempt/options.py", "src/laguna_kv/views.py"])
 def test_an_import_of_private_vllm_is_found(tree: Path, path: str, line: str) -> None:
     (tree / path).write_text(f"{HEADER}def late():\n    {line}\n")
     assert f"{path}:3: seen an import of vllm." in static_rules.private_vllm(tree)[0]
@@ -106,7 +106,7 @@ def test_a_compatibility_module_may_import_private_vllm(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["import pydantic", "from torch import nn", "if True:\n    import vllm"])
-@pytest.mark.parametrize("path", ["pytest_laguna/plugin.py", "pytest_laguna/options.py"])
+@pytest.mark.parametrize("path", ["pytest_laguna/plugin.py", "pytest_laguna/attempt/options.py"])
 def test_a_heavy_import_in_the_plugin_is_found(tree: Path, path: str, line: str) -> None:
     replace(tree, path, HEADER, f"{HEADER}{line}\n")
     findings = static_rules.heavy_plugin(tree)
@@ -116,8 +116,10 @@ def test_a_heavy_import_in_the_plugin_is_found(tree: Path, path: str, line: str)
 
 def test_a_relative_import_in_the_plugin_is_followed(tree: Path) -> None:
     replace(tree, "pytest_laguna/plugin.py", "from pytest_laguna import", "from . import")
-    replace(tree, "pytest_laguna/options.py", "import os", "import os\nimport torch")
-    assert [finding.partition(":")[0] for finding in static_rules.heavy_plugin(tree)] == ["pytest_laguna/options.py"]
+    replace(tree, "pytest_laguna/attempt/options.py", "import os", "import os\nimport torch")
+    assert [finding.partition(":")[0] for finding in static_rules.heavy_plugin(tree)] == [
+        "pytest_laguna/attempt/options.py"
+    ]
 
 
 def test_an_import_inside_a_function_of_the_plugin_costs_nothing(tree: Path) -> None:
@@ -126,7 +128,8 @@ def test_an_import_inside_a_function_of_the_plugin_costs_nothing(tree: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("path", "old"), [("pytest_laguna/options.py", "LAGUNA_LANE"), ("src/laguna_kv/_contract.c", "LAGUNA_NATIVE")]
+    ("path", "old"),
+    [("pytest_laguna/attempt/options.py", "LAGUNA_LANE"), ("src/laguna_kv/_contract.c", "LAGUNA_NATIVE")],
 )
 def test_an_undocumented_variable_is_found(tree: Path, path: str, old: str) -> None:
     replace(tree, path, old, "VLLM_XPU_LAGUNA_M9_NEW")

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_laguna.evidence import root
 from pytest_laguna.verdict import Verdict
-from pytest_laguna.verification import verify_root
+from pytest_laguna.verify.verification import verify_root
 from tests.demo import writable
 from tests.sealed import build
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pytest_laguna.engine import arms
 from pytest_laguna.engine.tiny_pair.prompts import GATE_2
-from pytest_laguna.evidence.arm_record import Arm, ArmRequest, Planted
+from pytest_laguna.evidence.arms.arm_record import Arm, ArmRequest, Planted
 
 from .suite import GATE_2_TOKENS, SUITE, SUITE_TOKENS, continuation
 

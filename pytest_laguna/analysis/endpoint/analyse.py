@@ -13,7 +13,7 @@ from pytest_laguna.analysis.endpoint.judged import Checked, Judged, judge
 from pytest_laguna.analysis.endpoint.leg_rules import LEG_RULES
 from pytest_laguna.analysis.endpoint.pair_rules import PAIR_RULES
 from pytest_laguna.analysis.endpoint.repetition import conclude, interval_superior, null_finds_nothing, null_narrow
-from pytest_laguna.evidence.endpoint_analysis import (
+from pytest_laguna.evidence.endpoint.analysis import (
     Disposition,
     EndpointAnalysis,
     Exactness,
@@ -22,8 +22,8 @@ from pytest_laguna.evidence.endpoint_analysis import (
     RepetitionFigures,
     RuleFinding,
 )
-from pytest_laguna.evidence.endpoint_campaign import ABBA, EndpointPlan, Teacher, TeacherRow, block_orders
-from pytest_laguna.evidence.leg import LegRecord, SuiteRow
+from pytest_laguna.evidence.endpoint.leg import LegRecord, SuiteRow
+from pytest_laguna.evidence.endpoint.plan import ABBA, EndpointPlan, Teacher, TeacherRow, block_orders
 from pytest_laguna.verdict import Verdict, worst
 
 EVERYWHERE = "everywhere"

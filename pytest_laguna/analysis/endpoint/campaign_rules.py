@@ -7,14 +7,14 @@ import itertools
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
-from pytest_laguna.analysis.arm_pair import ARM_LOCAL_VARIABLES
+from pytest_laguna.analysis.arms.arm_pair import ARM_LOCAL_VARIABLES
 from pytest_laguna.analysis.endpoint.case import CampaignCase, inexact_rows, leg_place
 from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.evidence.endpoint_analysis import PhaseOne
-from pytest_laguna.evidence.endpoint_campaign import leg_name, planned_legs
-from pytest_laguna.evidence.idle import seconds_between
-from pytest_laguna.evidence.leg import LegName, LegRecord
-from pytest_laguna.evidence.rank_files import PIPES, VARIABLE
+from pytest_laguna.evidence.arms.rank_files import PIPES, VARIABLE
+from pytest_laguna.evidence.endpoint.analysis import PhaseOne
+from pytest_laguna.evidence.endpoint.leg import LegName, LegRecord
+from pytest_laguna.evidence.endpoint.plan import leg_name, planned_legs
+from pytest_laguna.evidence.machine.idle import seconds_between
 from pytest_laguna.verdict import Verdict
 
 LEG_LOCAL_VARIABLES = ARM_LOCAL_VARIABLES | {PIPES, VARIABLE}

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pytest_laguna.analysis.arm_pair import CANDIDATE, STOCK
+from pytest_laguna.analysis.arms.arm_pair import CANDIDATE, STOCK
 from pytest_laguna.analysis.endpoint.case import LegCase
 from pytest_laguna.analysis.endpoint.figures import counter_changes
 from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.candidate_proof import CandidateProof, LayerCounters
-from pytest_laguna.evidence.leg import RankState
+from pytest_laguna.evidence.arms.arm_record import Arm
+from pytest_laguna.evidence.arms.candidate_proof import CandidateProof, LayerCounters
+from pytest_laguna.evidence.endpoint.leg import RankState
 from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.verdict import Verdict
 

@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Sequence
 
 from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Teacher, TeacherRow
-from pytest_laguna.evidence.leg import LegName, LegRecord, RankState, SuiteRow
+from pytest_laguna.evidence.arms.arm_record import Arm
+from pytest_laguna.evidence.endpoint.leg import LegName, LegRecord, RankState, SuiteRow
+from pytest_laguna.evidence.endpoint.plan import EndpointPlan, Teacher, TeacherRow
 from pytest_laguna.verdict import Verdict
 
 CAMPAIGN = "campaign"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_laguna.analysis.findings import Finding, decisive
-from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
+from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis
 from pytest_laguna.verdict import Verdict
 
 ENDED = "legs-ended"

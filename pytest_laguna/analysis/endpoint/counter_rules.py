@@ -14,7 +14,7 @@ from pytest_laguna.analysis.endpoint.case import LegCase
 from pytest_laguna.analysis.endpoint.figures import NANOSECONDS, counter_changes, decode_seconds
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.wording import shown_outside
-from pytest_laguna.evidence.leg import Counters
+from pytest_laguna.evidence.endpoint.leg import Counters
 from pytest_laguna.verdict import Verdict
 
 NEEDED = ("drafts", "draft_tokens", "accepted", "decode_count", "decode_seconds", "prompt_tokens", "generated_tokens")

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 from pytest_laguna.analysis.endpoint.case import LegCase
 from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.evidence.leg import Fact
-from pytest_laguna.evidence.server_command import TEXT_DRAFTERS
+from pytest_laguna.evidence.endpoint.leg import Fact
+from pytest_laguna.evidence.endpoint.server_command import TEXT_DRAFTERS
 from pytest_laguna.verdict import Verdict
 
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from pytest_laguna.analysis.statistics import linear_percentile, sample_stdev
-from pytest_laguna.evidence.endpoint_analysis import BlockContrast, LegFigures, PairFigures
-from pytest_laguna.evidence.endpoint_campaign import RATE_TOKENS, Order
-from pytest_laguna.evidence.leg import Counters, LegName, LegRecord
+from pytest_laguna.evidence.endpoint.analysis import BlockContrast, LegFigures, PairFigures
+from pytest_laguna.evidence.endpoint.leg import Counters, LegName, LegRecord
+from pytest_laguna.evidence.endpoint.plan import RATE_TOKENS, Order
 
 NANOSECONDS = 1_000_000_000
 ADJACENT: tuple[tuple[LegName, LegName], ...] = (("A1", "B1"), ("A2", "B2"))

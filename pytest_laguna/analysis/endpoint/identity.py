@@ -6,10 +6,10 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection, Mapping
 
-from pytest_laguna.analysis.engine_identity import BEFORE_ARMS, IDENTITY_RULES
+from pytest_laguna.analysis.arms.engine_identity import BEFORE_ARMS, IDENTITY_RULES
+from pytest_laguna.analysis.arms.identity_case import IdentityCase
 from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.analysis.identity_case import IdentityCase
-from pytest_laguna.evidence.engine_identity import DiagnosticIdentity, EngineContent, ModelFiles
+from pytest_laguna.evidence.arms.engine_identity import DiagnosticIdentity, EngineContent, ModelFiles
 from pytest_laguna.evidence.values import Validator
 from pytest_laguna.verdict import JSON, Verdict
 

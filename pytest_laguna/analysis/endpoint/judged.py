@@ -13,8 +13,8 @@ from pytest_laguna.analysis.endpoint.figures import ADJACENT, leg_figures, pair_
 from pytest_laguna.analysis.endpoint.leg_rules import LEG_RULES
 from pytest_laguna.analysis.endpoint.pair_rules import PAIR_RULES, control_health, same_prompts
 from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.evidence.endpoint_analysis import LegFigures, PairFigures
-from pytest_laguna.evidence.leg import LegName, LegRecord
+from pytest_laguna.evidence.endpoint.analysis import LegFigures, PairFigures
+from pytest_laguna.evidence.endpoint.leg import LegName, LegRecord
 
 Checked: TypeAlias = tuple[str, str, Finding | None]
 """A rule's id, what it looked at, and what it had to say."""

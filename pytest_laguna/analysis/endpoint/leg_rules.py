@@ -16,12 +16,12 @@ from pytest_laguna.analysis.endpoint.counter_rules import COUNTER_RULES
 from pytest_laguna.analysis.endpoint.fact_rules import FACT_RULES
 from pytest_laguna.analysis.endpoint.figures import has_rate, leg_figures
 from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.analysis.process import judge_cleanliness
-from pytest_laguna.evidence.arm_record import Arm, CapturedGraph
-from pytest_laguna.evidence.endpoint_campaign import RATE_TOKENS
-from pytest_laguna.evidence.leg import LegEnd, RankState
-from pytest_laguna.evidence.process_record import Reason
-from pytest_laguna.evidence.server_command import HOST, server_argv
+from pytest_laguna.analysis.machine.process import judge_cleanliness
+from pytest_laguna.evidence.arms.arm_record import Arm, CapturedGraph
+from pytest_laguna.evidence.endpoint.leg import LegEnd, RankState
+from pytest_laguna.evidence.endpoint.plan import RATE_TOKENS
+from pytest_laguna.evidence.endpoint.server_command import HOST, server_argv
+from pytest_laguna.evidence.machine.process import Reason
 from pytest_laguna.verdict import Verdict
 
 

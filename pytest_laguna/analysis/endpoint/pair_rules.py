@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from pytest_laguna.analysis.endpoint.figures import change_percent
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.wording import shown
-from pytest_laguna.evidence.endpoint_analysis import LegFigures, PairFigures
-from pytest_laguna.evidence.endpoint_campaign import EndpointThresholds
-from pytest_laguna.evidence.leg import LegRecord
+from pytest_laguna.evidence.endpoint.analysis import LegFigures, PairFigures
+from pytest_laguna.evidence.endpoint.leg import LegRecord
+from pytest_laguna.evidence.endpoint.plan import EndpointThresholds
 from pytest_laguna.verdict import Verdict
 
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from pytest_laguna.analysis.findings import Finding
 from pytest_laguna.analysis.wording import shown, shown_apart
-from pytest_laguna.evidence.endpoint_analysis import Disposition, Promotion
-from pytest_laguna.evidence.endpoint_campaign import EndpointThresholds
+from pytest_laguna.evidence.endpoint.analysis import Disposition, Promotion
+from pytest_laguna.evidence.endpoint.plan import EndpointThresholds
 from pytest_laguna.verdict import Verdict
 
 

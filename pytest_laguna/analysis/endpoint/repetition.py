@@ -21,9 +21,9 @@ from pytest_laguna.analysis.statistics import (
     t_interval,
 )
 from pytest_laguna.analysis.wording import shown
-from pytest_laguna.evidence.endpoint_analysis import Conclusion, Disposition, RepetitionFigures
-from pytest_laguna.evidence.endpoint_campaign import Order, Repetition
-from pytest_laguna.evidence.leg import LegName
+from pytest_laguna.evidence.endpoint.analysis import Conclusion, Disposition, RepetitionFigures
+from pytest_laguna.evidence.endpoint.leg import LegName
+from pytest_laguna.evidence.endpoint.plan import Order, Repetition
 from pytest_laguna.verdict import Verdict
 
 _AHEAD = frozenset({Disposition.RECORD, Disposition.BELOW_PRACTICAL_FLOOR, Disposition.BELOW_RECORD_FLOOR})

@@ -10,12 +10,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_laguna.analysis.findings import Finding, decisive
-from pytest_laguna.analysis.host import judge_host
-from pytest_laguna.analysis.idle import judge_idle, judge_moments, looks
-from pytest_laguna.evidence.host import HostLimits
-from pytest_laguna.evidence.idle import IdleRecord, IdleRequirement
-from pytest_laguna.evidence.leased_cards import LeaseStart
-from pytest_laguna.evidence.leg_surroundings import LegSurroundings
+from pytest_laguna.analysis.machine.host import judge_host
+from pytest_laguna.analysis.machine.idle import judge_idle, judge_moments, looks
+from pytest_laguna.evidence.endpoint.surroundings import LegSurroundings
+from pytest_laguna.evidence.machine.host import HostLimits
+from pytest_laguna.evidence.machine.idle import IdleRecord, IdleRequirement
+from pytest_laguna.evidence.machine.leased_cards import LeaseStart
 from pytest_laguna.evidence.reading import Missing
 from pytest_laguna.verdict import Verdict
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_laguna.evidence.arm_settings import PAIR_VERSIONS as VERSIONS
+from pytest_laguna.evidence.arms.arm_settings import PAIR_VERSIONS as VERSIONS
 
 _OLDER = frozenset({"0.26.0"})
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.arms import attention_equal
-from pytest_laguna.analysis.arms_case import clause_verdict
-from pytest_laguna.analysis.diagnostic import diagnose
-from pytest_laguna.analysis.diagnostic_case import DiagnosticCase
-from pytest_laguna.analysis.timing import GATES
+from pytest_laguna.analysis.arms.case import clause_verdict
+from pytest_laguna.analysis.diagnostic.arms import attention_equal
+from pytest_laguna.analysis.diagnostic.case import DiagnosticCase
+from pytest_laguna.analysis.diagnostic.diagnosis import diagnose
+from pytest_laguna.analysis.diagnostic.timing import GATES
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.diagnostic import CLAUSES, Diagnosis, DiagnosticPlan, RuleResult
-from pytest_laguna.evidence.diagnostic_reader import read_diagnostic
+from pytest_laguna.evidence.arms.arm_record import Arm
+from pytest_laguna.evidence.diagnostic.analysis import CLAUSES, Diagnosis, DiagnosticPlan, RuleResult
+from pytest_laguna.evidence.diagnostic.reader import read_diagnostic
 from pytest_laguna.evidence.reading import PLAN
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict

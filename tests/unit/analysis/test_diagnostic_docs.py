@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pytest_laguna.analysis.diagnostic import EXACTNESS
-from pytest_laguna.analysis.timing import GATES
+from pytest_laguna.analysis.diagnostic.diagnosis import EXACTNESS
+from pytest_laguna.analysis.diagnostic.timing import GATES
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "diagnostic.md"
 

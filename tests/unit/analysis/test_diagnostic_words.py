@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.analysis.arms import attention_equal
-from pytest_laguna.analysis.arms_case import clause_verdict, exercised
-from pytest_laguna.analysis.diagnostic_case import DiagnosticCase
-from pytest_laguna.analysis.each_arm import judge_models
-from pytest_laguna.analysis.timing import GATES
-from pytest_laguna.evidence.arm_record import Arm, token_digest
-from pytest_laguna.evidence.arms_plan import FolderModels
-from pytest_laguna.evidence.diagnostic import DiagnosticPlan, RuleResult
-from pytest_laguna.evidence.diagnostic_reader import read_diagnostic
+from pytest_laguna.analysis.arms.case import clause_verdict, exercised
+from pytest_laguna.analysis.arms.each_arm import judge_models
+from pytest_laguna.analysis.diagnostic.arms import attention_equal
+from pytest_laguna.analysis.diagnostic.case import DiagnosticCase
+from pytest_laguna.analysis.diagnostic.timing import GATES
+from pytest_laguna.evidence.arms.arm_record import Arm, token_digest
+from pytest_laguna.evidence.arms.plan import FolderModels
+from pytest_laguna.evidence.arms.replay_profile import order_sha256
+from pytest_laguna.evidence.diagnostic.analysis import DiagnosticPlan, RuleResult
+from pytest_laguna.evidence.diagnostic.reader import read_diagnostic
 from pytest_laguna.evidence.reading import PLAN
-from pytest_laguna.evidence.replay_profile import order_sha256
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import Verdict
 from tests import diagnostic_root as root

@@ -19,8 +19,9 @@ from pytest_laguna.analysis.endpoint.counter_rules import acceptance_possible
 from pytest_laguna.analysis.endpoint.judged import Judged, judge
 from pytest_laguna.analysis.endpoint.repetition import conclude, null_narrow, power
 from pytest_laguna.analysis.statistics import t_interval
-from pytest_laguna.evidence.endpoint_analysis import Conclusion, Disposition, EndpointAnalysis, RepetitionFigures
-from pytest_laguna.evidence.endpoint_campaign import (
+from pytest_laguna.evidence.endpoint.analysis import Conclusion, Disposition, EndpointAnalysis, RepetitionFigures
+from pytest_laguna.evidence.endpoint.leg import LegRecord
+from pytest_laguna.evidence.endpoint.plan import (
     ABBA,
     BAAB,
     EndpointPlan,
@@ -28,7 +29,6 @@ from pytest_laguna.evidence.endpoint_campaign import (
     block_orders,
     planned_legs,
 )
-from pytest_laguna.evidence.leg import LegRecord
 from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.verdict import Verdict
 from tests import endpoint_legs as lab

@@ -12,8 +12,8 @@ import pytest
 from pytest_laguna.analysis.endpoint.campaign_rules import CAMPAIGN_RULES, PROGRESS_RULES, due_legs
 from pytest_laguna.analysis.endpoint.case import CampaignCase
 from pytest_laguna.analysis.findings import Finding
-from pytest_laguna.evidence.endpoint_analysis import PhaseOne
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan, Repetition
+from pytest_laguna.evidence.endpoint.analysis import PhaseOne
+from pytest_laguna.evidence.endpoint.plan import EndpointPlan, Repetition
 from pytest_laguna.verdict import Verdict
 from tests import endpoint_legs as lab
 from tests.unit.analysis.test_endpoint_reasons import put as put_in_leg

@@ -13,9 +13,9 @@ from pytest_laguna.analysis.endpoint.analyse import RULES
 from pytest_laguna.analysis.endpoint.clauses import CLAUSES, ENDED, judge_clauses
 from pytest_laguna.analysis.findings import Finding, decide, decisive, gravest
 from pytest_laguna.campaign import read_campaign
-from pytest_laguna.evidence.arm_record import token_digest
-from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan
+from pytest_laguna.evidence.arms.arm_record import token_digest
+from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis
+from pytest_laguna.evidence.endpoint.plan import EndpointPlan
 from pytest_laguna.verdict import Verdict, worst
 from tests import endpoint_legs as lab
 

@@ -13,12 +13,12 @@ from pytest_laguna.analysis.endpoint import figures
 from pytest_laguna.analysis.endpoint.pair_rules import PAIR_RULES, control_health
 from pytest_laguna.analysis.endpoint.promotion import check as rules_of
 from pytest_laguna.analysis.endpoint.promotion import dispose, lower_start_wins, weigh
-from pytest_laguna.evidence.endpoint_analysis import Disposition, LegFigures, PairFigures
-from pytest_laguna.evidence.endpoint_campaign import (
+from pytest_laguna.evidence.endpoint.analysis import Disposition, LegFigures, PairFigures
+from pytest_laguna.evidence.endpoint.leg import Counters
+from pytest_laguna.evidence.endpoint.plan import (
     ABBA,
     EndpointThresholds,
 )
-from pytest_laguna.evidence.leg import Counters
 from pytest_laguna.verdict import Verdict
 from tests import endpoint_legs as lab
 from tests.endpoint_legs import BREAKABLE_GRAPH_20260724, METADATA_20260725

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from pytest_laguna.analysis.endpoint.case import LegCase
 from pytest_laguna.analysis.endpoint.leg_rules import LEG_RULES
-from pytest_laguna.evidence.endpoint_campaign import (
+from pytest_laguna.evidence.endpoint.leg import LegRecord
+from pytest_laguna.evidence.endpoint.plan import (
     CaptureCounts,
     EndpointPlan,
     Selector,
     Teacher,
 )
-from pytest_laguna.evidence.leg import LegRecord
 from pytest_laguna.verdict import Verdict
 from tests.endpoint_legs import METADATA_20260725
 

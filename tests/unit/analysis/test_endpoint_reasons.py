@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.arm_pair import CANDIDATE
+from pytest_laguna.analysis.arms.arm_pair import CANDIDATE
 from pytest_laguna.analysis.endpoint.case import LegCase
 from pytest_laguna.analysis.endpoint.leg_rules import LEG_RULES
 from pytest_laguna.analysis.findings import Finding

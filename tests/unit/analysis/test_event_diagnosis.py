@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from pytest_laguna.evidence.arms.replay_profile import order_sha256
 from pytest_laguna.evidence.files import sha256_file
-from pytest_laguna.evidence.replay_profile import order_sha256
 from pytest_laguna.verdict import Verdict
 from tests import event_root as root
 from tests.diagnostic_root import DESCRIPTOR, LAYERS, Change, at, both, put, without

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pytest_laguna.analysis.event_diagnosis import RULES
+from pytest_laguna.analysis.events.diagnosis import RULES
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "event-profile.md"
 ELSEWHERE = {"identity-exact", "host-within-limits"}

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 from gates.event_fakes import FakeBatch, FakeTimeline, published_kinds
-from pytest_laguna.analysis.event_diagnosis import select
-from pytest_laguna.analysis.event_profile import category_sums, decide_action, largest, shares, slowest
-from pytest_laguna.analysis.event_ranges import fold, form_of, places
-from pytest_laguna.analysis.event_rules import possible_sums
-from pytest_laguna.analysis.event_work import Waiting, waiting
+from pytest_laguna.analysis.events.diagnosis import select
+from pytest_laguna.analysis.events.profile import category_sums, decide_action, largest, shares, slowest
+from pytest_laguna.analysis.events.ranges import fold, form_of, places
+from pytest_laguna.analysis.events.rules import possible_sums
+from pytest_laguna.analysis.events.work import Waiting, waiting
 from pytest_laguna.campaign import read_campaign
 from pytest_laguna.engine import event_loop
 from pytest_laguna.engine.event_loop import EventLoop
-from pytest_laguna.evidence.event_profile import EventProfile, HostLead
-from tests.lab_event_profile import parse_lab_event_profile, read_lab_event_profile
-from pytest_laguna.evidence.replay_profile import SegmentKind
+from pytest_laguna.evidence.arms.replay_profile import SegmentKind
+from pytest_laguna.evidence.events.profile import EventProfile, HostLead
 from pytest_laguna.verdict import UnusableEvidenceError
 from tests import event_root
+from tests.lab_event_profile import parse_lab_event_profile, read_lab_event_profile
 
 LAB = json.loads((Path(__file__).parents[2] / "data" / "event-diagnostic-20260725.json").read_bytes())
 KINDS = published_kinds()

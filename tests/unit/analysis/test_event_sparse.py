@@ -8,11 +8,11 @@ import math
 
 import pytest
 
-from pytest_laguna.analysis.event_ranges import places
-from pytest_laguna.analysis.event_sparse import sparse_class_shares, sparse_shares
-from pytest_laguna.evidence.event_profile import StreamIdentity
-from pytest_laguna.evidence.event_sparse import SparseProfile, chosen_intervals
-from pytest_laguna.evidence.replay_profile import SegmentKind
+from pytest_laguna.analysis.events.ranges import places
+from pytest_laguna.analysis.events.sparse import sparse_class_shares, sparse_shares
+from pytest_laguna.evidence.arms.replay_profile import SegmentKind
+from pytest_laguna.evidence.events.profile import StreamIdentity
+from pytest_laguna.evidence.events.sparse import SparseProfile, chosen_intervals
 from pytest_laguna.verdict import NotProvenError
 
 ONE_LAYER: list[SegmentKind] = ["graph", "attention", "graph"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_laguna.analysis.hung_ranks import hung_ranks
-from pytest_laguna.evidence.rank_stacks import Frame, Stack
+from pytest_laguna.analysis.arms.hung_ranks import hung_ranks
+from pytest_laguna.evidence.arms.rank_stacks import Frame, Stack
 from pytest_laguna.evidence.reading import Missing
 from pytest_laguna.verdict import Verdict
 

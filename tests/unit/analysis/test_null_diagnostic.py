@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pytest_laguna.campaign import Campaign, read_campaign
-from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.protocol import plan_endpoint, read_protocol
+from pytest_laguna.evidence.arms.arm_record import Arm
+from pytest_laguna.experiments.protocol import plan_endpoint, read_protocol
 from pytest_laguna.verdict import UnusableEvidenceError
 from tests import diagnostic_root as root
 from tests.diagnostic_root import Change, at, both

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis import null_timing
-from pytest_laguna.analysis.null_timing import EXACTNESS, Start, analyse_null, judge_null, null_figures, warnings
-from pytest_laguna.analysis.replay_profile import QUANTITIES, ArmProfile
+from pytest_laguna.analysis.aa import noise as null_timing
+from pytest_laguna.analysis.aa.noise import EXACTNESS, Start, analyse_null, judge_null, null_figures, warnings
+from pytest_laguna.analysis.diagnostic.replay_profile import QUANTITIES, ArmProfile
+from pytest_laguna.analysis.diagnostic.timing import GATES
 from pytest_laguna.analysis.statistics import binomial_interval, count_needed, detectable, superiority_power
-from pytest_laguna.analysis.timing import GATES
-from pytest_laguna.evidence.arm_record import ArmRecord, token_digest
-from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis, LegFigures, RuleFinding
-from pytest_laguna.evidence.rehearsal import Detection, NullAnalysis, NullPlan, Promotions
+from pytest_laguna.evidence.aa.rehearsal import Detection, NullAnalysis, NullPlan, Promotions
+from pytest_laguna.evidence.arms.arm_record import ArmRecord, token_digest
+from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis, LegFigures, RuleFinding
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests import endpoint_legs as lab
 from tests.caught_first import caught_first

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.replay_checks import CONTAINMENT, preparation_checks
-from pytest_laguna.analysis.replay_profile import QUANTITIES, Check, reduce_profiles
-from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.profile_file import Profiles
-from pytest_laguna.evidence.replay_profile import ProfileHeader, RankProfile, ReplaySample, ViewPreparation
+from pytest_laguna.analysis.diagnostic.replay_checks import CONTAINMENT, preparation_checks
+from pytest_laguna.analysis.diagnostic.replay_profile import QUANTITIES, Check, reduce_profiles
+from pytest_laguna.evidence.arms.arm_record import Arm
+from pytest_laguna.evidence.arms.profile_file import Profiles
+from pytest_laguna.evidence.arms.replay_profile import ProfileHeader, RankProfile, ReplaySample, ViewPreparation
 from pytest_laguna.verdict import UnusableEvidenceError
 
 KINDS = ["graph", "collective", "graph", "other", "graph", "attention", "graph"]

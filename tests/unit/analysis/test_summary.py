@@ -9,7 +9,7 @@ import pytest
 
 from pytest_laguna.analysis.endpoint import analyse_endpoint
 from pytest_laguna.analysis.summary import diagnosis_figures, endpoint_figures
-from pytest_laguna.evidence.endpoint_campaign import Repetition
+from pytest_laguna.evidence.endpoint.plan import Repetition
 from tests import diagnostic_root, endpoint_legs
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.timing import GATES, compare, published_verdict
-from pytest_laguna.evidence.diagnostic import Comparison
+from pytest_laguna.analysis.diagnostic.timing import GATES, compare, published_verdict
+from pytest_laguna.evidence.diagnostic.analysis import Comparison
 
 DATA = Path(__file__).parents[2] / "data"
 PUBLISHED = json.loads((DATA / "kv-views-diagnostic-20260725.json").read_bytes())

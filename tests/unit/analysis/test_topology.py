@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.topology import expected_topology, target_layers
+from pytest_laguna.analysis.arms.topology import expected_topology, target_layers
 from pytest_laguna.verdict import UnusableEvidenceError
 from tests import diagnostic_root as root
 from tests.diagnostic_root import at

@@ -18,8 +18,8 @@ from pytest_laguna.endpoint.client import Client, Question
 from pytest_laguna.endpoint.suite import Prompt
 from pytest_laguna.endpoint.transport import HttpTransport, Read
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import token_digest
-from pytest_laguna.evidence.leg import SuiteRow
+from pytest_laguna.evidence.arms.arm_record import token_digest
+from pytest_laguna.evidence.endpoint.leg import SuiteRow
 from pytest_laguna.verdict import UnusableEvidenceError
 from tests.endpoint_server import EndpointServer, chunked, events, response, stream
 

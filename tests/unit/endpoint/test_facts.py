@@ -14,8 +14,8 @@ import pytest
 from pytest_laguna.endpoint.client import request_body
 from pytest_laguna.endpoint.facts import Observed, declare
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import token_digest
-from pytest_laguna.evidence.leg import Counters, LegFacts, RankState, SocketLook, SuiteRow, Usage
+from pytest_laguna.evidence.arms.arm_record import token_digest
+from pytest_laguna.evidence.endpoint.leg import Counters, LegFacts, RankState, SocketLook, SuiteRow, Usage
 from pytest_laguna.verdict import UnusableEvidenceError
 
 DIGEST = "0" * 64

@@ -14,7 +14,7 @@ import rfc8785
 
 from pytest_laguna.endpoint.kept import require_kept
 from pytest_laguna.endpoint.suite import Suite, read_suite
-from pytest_laguna.evidence.leg import LegRecord
+from pytest_laguna.evidence.endpoint.leg import LegRecord
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import UnusableEvidenceError
 from tests.endpoint_server import data, events, stream

@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.arm_runner import ArmRunner, RunningProgram
 from pytest_laguna.endpoint import leg, sockets
 from pytest_laguna.endpoint.server import RunningServer, ServerFailedError, StartServer
 from pytest_laguna.endpoint.suite import pin_suite
-from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.leg import LegEnd, LegName, LegRecord, LegRequest
-from pytest_laguna.evidence.process_record import FoundProcess, ProcessRecord, Reason
+from pytest_laguna.evidence.arms.arm_record import Arm
+from pytest_laguna.evidence.endpoint.leg import LegEnd, LegName, LegRecord, LegRequest
+from pytest_laguna.evidence.machine.process import FoundProcess, ProcessRecord, Reason
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.machine import descent
+from pytest_laguna.run.arm_runner import ArmRunner, RunningProgram
 from pytest_laguna.verdict import UnusableEvidenceError
 from tests.runner import runner
 

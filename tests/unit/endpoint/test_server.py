@@ -12,7 +12,7 @@ import pytest
 
 from pytest_laguna.endpoint import server, sockets
 from pytest_laguna.endpoint.transport import HttpTransport
-from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.machine.process import ProcessRecord
 from pytest_laguna.verdict import UnusableEvidenceError
 from tests.endpoint_server import EndpointServer, chunked, models, response
 

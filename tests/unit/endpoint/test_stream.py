@@ -11,7 +11,7 @@ import pytest
 
 from pytest_laguna.endpoint.stream import read_stream
 from pytest_laguna.endpoint.transport import Read
-from pytest_laguna.evidence.leg import Usage
+from pytest_laguna.evidence.endpoint.leg import Usage
 from pytest_laguna.verdict import UnusableEvidenceError
 from tests.endpoint_server import data, events, stream
 

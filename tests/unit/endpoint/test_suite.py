@@ -11,7 +11,7 @@ import pytest
 
 from pytest_laguna.endpoint.suite import SUITES, pin_suite, read_answers, read_suite
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.endpoint_campaign import Teacher, TeacherRow
+from pytest_laguna.evidence.endpoint.plan import Teacher, TeacherRow
 from pytest_laguna.verdict import UnusableEvidenceError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_laguna.evidence.arm_record import (
+from pytest_laguna.evidence.arms.arm_record import (
     Acceptance,
     Arm,
     ArmRecord,

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_laguna.engine import arms
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import ArmRequest
+from pytest_laguna.evidence.arms.arm_record import ArmRequest
 from tests.unit.engine import support
 
 

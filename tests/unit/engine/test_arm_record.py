@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import (
+from pytest_laguna.evidence.arms.arm_record import (
     MOST_PROFILE_SAMPLES,
     Acceptance,
     Arm,
@@ -196,7 +196,7 @@ def test_the_token_digest_is_over_the_compact_list() -> None:
 
 def test_evidence_and_launcher_need_neither_torch_nor_vllm() -> None:
     program = (
-        "import json, sys; import pytest_laguna.evidence.arm_record, pytest_laguna.engine.launch; "
+        "import json, sys; import pytest_laguna.evidence.arms.arm_record, pytest_laguna.engine.launch; "
         "print(json.dumps([name for name in ('torch', 'vllm', 'transformers', 'laguna_kv') if name in sys.modules]))"
     )
     seen = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)

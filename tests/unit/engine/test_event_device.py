@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from benchmarks.event_profile import Load
-from pytest_laguna.analysis.event_profile import category_sums
-from pytest_laguna.analysis.event_work import waiting
+from pytest_laguna.analysis.events.profile import category_sums
+from pytest_laguna.analysis.events.work import waiting
 from pytest_laguna.engine.event_loop import EventLoop
 from pytest_laguna.engine.timeline import DeviceTimeline, Stream
-from pytest_laguna.evidence.event_profile import EventProfile, HostLead, StreamIdentity
-from pytest_laguna.evidence.replay_profile import SegmentKind
+from pytest_laguna.evidence.arms.replay_profile import SegmentKind
+from pytest_laguna.evidence.events.profile import EventProfile, HostLead, StreamIdentity
 
 pytestmark = pytest.mark.skipif(not torch.accelerator.is_available(), reason="no accelerator")
 

@@ -18,8 +18,8 @@ from pytest_laguna.engine.event_loop import EventLoop
 from pytest_laguna.engine.event_profile import EventProfiler, Subject
 from pytest_laguna.engine.profile_directory import ProfileDirectory, ProfileError
 from pytest_laguna.engine.timeline import HostTimeline, Stream
-from pytest_laguna.evidence.event_profile import EventFitness, EventProfile
-from pytest_laguna.evidence.replay_profile import SegmentKind, order_sha256
+from pytest_laguna.evidence.arms.replay_profile import SegmentKind, order_sha256
+from pytest_laguna.evidence.events.profile import EventFitness, EventProfile
 from pytest_laguna.evidence.schemas import read_model
 
 KINDS = published_kinds()

@@ -10,7 +10,7 @@ import pydantic
 import pytest
 
 from pytest_laguna.engine import arms, event_settings
-from pytest_laguna.evidence.arm_record import Arm, EventReport
+from pytest_laguna.evidence.arms.arm_record import Arm, EventReport
 from tests.unit.engine import support
 
 ORDER = "e5" * 32

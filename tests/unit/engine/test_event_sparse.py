@@ -12,14 +12,14 @@ import pydantic
 import pytest
 
 from gates.event_fakes import FakeBatch, FakeTimeline, published_kinds
-from pytest_laguna.analysis.event_profile import category_sums, shares
-from pytest_laguna.analysis.event_sparse import sparse_class_shares, sparse_shares
+from pytest_laguna.analysis.events.profile import category_sums, shares
+from pytest_laguna.analysis.events.sparse import sparse_class_shares, sparse_shares
 from pytest_laguna.engine.event_profile import Subject
 from pytest_laguna.engine.event_sparse import SparseProfiler
 from pytest_laguna.engine.profile_directory import ProfileDirectory, ProfileError
 from pytest_laguna.engine.timeline import Stream
-from pytest_laguna.evidence.event_sparse import FRACTION, SparseProfile, chosen_intervals
-from pytest_laguna.evidence.replay_profile import SegmentKind, order_sha256
+from pytest_laguna.evidence.arms.replay_profile import SegmentKind, order_sha256
+from pytest_laguna.evidence.events.sparse import FRACTION, SparseProfile, chosen_intervals
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import NotProvenError
 

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_laguna.engine import last_stack
 from pytest_laguna.engine.last_stack import MARGIN_SECONDS, RENEWED_SECONDS, STEP_SECONDS, LastStack
-from pytest_laguna.evidence.rank_files import stack_name
+from pytest_laguna.evidence.arms.rank_files import stack_name
 from pytest_laguna.evidence.reading import Missing, read_stacks
 from tests.short_lived import SHORT_LIVED
 

@@ -13,18 +13,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_laguna.analysis.process import judge_cleanliness
+from pytest_laguna.analysis.machine.process import judge_cleanliness
 from pytest_laguna.engine import arms, launch
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import Arm
-from pytest_laguna.evidence.card_masks import showing
-from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.arms.arm_record import Arm
+from pytest_laguna.evidence.machine.card_masks import showing
+from pytest_laguna.evidence.machine.process import ProcessRecord
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.evidence.values import Lane
+from pytest_laguna.gate.session import _cause
 from pytest_laguna.machine import descent
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.environment import make_short_directory, private_environment
-from pytest_laguna.session import _cause
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests.runner import runner
 from tests.unit.engine import support

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.engine import card_identity
-from pytest_laguna.evidence.card_masks import showing
+from pytest_laguna.evidence.machine.card_masks import showing
 from pytest_laguna.machine.cards_cpu import MASK_VARIABLE, CpuCards
 
 

@@ -25,12 +25,12 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 
 from laguna_kv.backend import LagunaFlashAttentionImpl
 from laguna_kv.plugin import BACKEND
-from pytest_laguna.analysis.arm_pair import STOCK
-from pytest_laguna.analysis.parity import CACHE, KERNELS
+from pytest_laguna.analysis.arms.arm_pair import STOCK
+from pytest_laguna.analysis.diagnostic.parity import CACHE, KERNELS
 from pytest_laguna.engine import parity_packet
 from pytest_laguna.engine.compat import attention_layers
 from pytest_laguna.engine.kernel_watch import ATTENTION, UPDATE, KernelWatch, geometry
-from pytest_laguna.evidence.parity import HEAD_SIZE, KV_HEADS, KV_TOKENS, PAGE_TOKENS, PAGES, AttentionKind
+from pytest_laguna.evidence.arms.parity import HEAD_SIZE, KV_HEADS, KV_TOKENS, PAGE_TOKENS, PAGES, AttentionKind
 
 CPU = torch.device("cpu")
 XPU_INTERFACE = "vllm_xpu_kernels.flash_attn_interface"

@@ -17,9 +17,9 @@ import pytest
 
 from pytest_laguna.engine import arms, launch, packets, program
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import Arm, Planted
-from pytest_laguna.evidence.parity import PacketRecord, PacketRequest
-from pytest_laguna.evidence.process_record import ProcessRecord
+from pytest_laguna.evidence.arms.arm_record import Arm, Planted
+from pytest_laguna.evidence.arms.parity import PacketRecord, PacketRequest
+from pytest_laguna.evidence.machine.process import ProcessRecord
 from pytest_laguna.evidence.schemas import parse_model, read_model
 from pytest_laguna.verdict import UnusableEvidenceError
 from tests.runner import runner

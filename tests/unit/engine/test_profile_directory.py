@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.engine.profile_directory import ROOT, SAMPLES, ProfileDirectory, ProfileError, settings_from
-from pytest_laguna.evidence.arm_record import MOST_PROFILE_SAMPLES
+from pytest_laguna.evidence.arms.arm_record import MOST_PROFILE_SAMPLES
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from pytest_laguna.engine import arms, serving
-from pytest_laguna.evidence.arm_record import Arm
+from pytest_laguna.evidence.arms.arm_record import Arm
 from tests.unit.engine.support import request
 
 SERVED = serving.ServedArm(

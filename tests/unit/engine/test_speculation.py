@@ -7,7 +7,7 @@ import pytest
 from vllm.v1.metrics.reader import Counter, Metric, Vector
 
 from pytest_laguna.engine.compat.speculation import acceptance
-from pytest_laguna.evidence.arm_record import Acceptance
+from pytest_laguna.evidence.arms.arm_record import Acceptance
 
 
 class Engine:

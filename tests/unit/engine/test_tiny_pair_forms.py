@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from pytest_laguna.engine.compat import configuration
 from pytest_laguna.engine.tiny_pair import build, shape
-from pytest_laguna.evidence.arm_settings import PAIR_VERSIONS
+from pytest_laguna.evidence.arms.arm_settings import PAIR_VERSIONS
 
 OLDER = "0.26.0"
 LAYERS = 8

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.evidence import arm_settings, rank_files
-from pytest_laguna.evidence.arm_record import Arm, Planted
+from pytest_laguna.evidence.arms import arm_settings, rank_files
+from pytest_laguna.evidence.arms.arm_record import Arm, Planted
 from tests.unit.engine import support
 
 ORDER = "e5" * 32

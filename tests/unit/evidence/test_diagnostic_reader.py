@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.evidence.arm_record import Arm, ArmRecord, ArmRequest
-from pytest_laguna.evidence.diagnostic import DiagnosticPlan
-from pytest_laguna.evidence.diagnostic_reader import read_diagnostic
+from pytest_laguna.evidence.arms.arm_record import Arm, ArmRecord, ArmRequest
+from pytest_laguna.evidence.diagnostic.analysis import DiagnosticPlan
+from pytest_laguna.evidence.diagnostic.reader import read_diagnostic
 from pytest_laguna.evidence.reading import PLAN, Missing, present, read_config, read_run
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict

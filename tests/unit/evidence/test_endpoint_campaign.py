@@ -11,7 +11,7 @@ import pydantic
 import pytest
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.endpoint_campaign import (
+from pytest_laguna.evidence.endpoint.plan import (
     ABBA,
     BAAB,
     EndpointPlan,

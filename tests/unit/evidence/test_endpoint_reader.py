@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.endpoint_campaign import EndpointPlan
-from pytest_laguna.evidence.endpoint_reader import (
+from pytest_laguna.evidence.endpoint.leg import SuiteRow
+from pytest_laguna.evidence.endpoint.plan import EndpointPlan
+from pytest_laguna.evidence.endpoint.reader import (
     idle_file,
     leg_directory,
     read_legs,
@@ -17,7 +18,6 @@ from pytest_laguna.evidence.endpoint_reader import (
     read_teacher,
     started_legs,
 )
-from pytest_laguna.evidence.leg import SuiteRow
 from pytest_laguna.evidence.reading import PLAN, Missing, read_identity
 from pytest_laguna.evidence.schemas import parse_model, read_model
 from pytest_laguna.verdict import JSON, UnusableEvidenceError

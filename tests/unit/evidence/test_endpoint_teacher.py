@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.endpoint_reader import TEACHER, ProtocolCommit, leg_directory, take_teacher
-from pytest_laguna.evidence.leg import LegRecord
+from pytest_laguna.evidence.endpoint.leg import LegRecord
+from pytest_laguna.evidence.endpoint.reader import TEACHER, ProtocolCommit, leg_directory, take_teacher
 from tests import endpoint_legs as lab
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pydantic
 import pytest
 
-from pytest_laguna.evidence.event_profile import EventFitness, EventProfile, HostLead
-from pytest_laguna.evidence.event_sparse import SparseProfile, chosen_intervals
-from pytest_laguna.evidence.replay_profile import LARGEST, ReplayProfile, ReplaySample
+from pytest_laguna.evidence.arms.replay_profile import LARGEST, ReplayProfile, ReplaySample
+from pytest_laguna.evidence.events.profile import EventFitness, EventProfile, HostLead
+from pytest_laguna.evidence.events.sparse import SparseProfile, chosen_intervals
 
 HEADER: dict[str, Any] = {
     "rank": 0,

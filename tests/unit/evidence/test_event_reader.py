@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.event_analysis import CONFIGURATION, EVENTS, FITNESS, SPARSE, EventPlan
-from pytest_laguna.evidence.event_reader import file_digests, read_events
+from pytest_laguna.evidence.events.analysis import CONFIGURATION, EVENTS, FITNESS, SPARSE, EventPlan
+from pytest_laguna.evidence.events.reader import file_digests, read_events
 from pytest_laguna.evidence.reading import PLAN, Missing, present
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict

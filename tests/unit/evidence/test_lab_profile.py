@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.analysis.replay_checks import CONTAINMENT, preparation_checks
-from pytest_laguna.analysis.replay_profile import reduce_profiles
-from pytest_laguna.evidence.arm_record import Arm
-from tests.lab_profile import V1, V2, read_lab_profile
-from pytest_laguna.evidence.replay_profile import RankProfile, order_sha256
+from pytest_laguna.analysis.diagnostic.replay_checks import CONTAINMENT, preparation_checks
+from pytest_laguna.analysis.diagnostic.replay_profile import reduce_profiles
+from pytest_laguna.evidence.arms.arm_record import Arm
+from pytest_laguna.evidence.arms.replay_profile import RankProfile, order_sha256
 from pytest_laguna.verdict import UnusableEvidenceError
+from tests.lab_profile import V1, V2, read_lab_profile
 
 BASE = ["graph", "collective"]
 KINDS = [*BASE, "graph", "attention", *47 * [*BASE, *BASE, "graph", "attention"], *BASE, *BASE, "graph"]

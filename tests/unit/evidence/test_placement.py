@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.evidence.placement import BlockDevice, Place, StorageRule, misplaced
+from pytest_laguna.evidence.machine.placement import BlockDevice, Place, StorageRule, misplaced
 
 RULE = StorageRule(file_systems=["ext4", "xfs"], drivers=["nvme", "ata"])
 INSIDE = "/devices/pci0000:00/0000:00:01.0/nvme/nvme0/nvme0n1"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.evidence.process_record import FoundProcess, ProcessRecord, Reason
+from pytest_laguna.evidence.machine.process import FoundProcess, ProcessRecord, Reason
 
 SEVENS: dict[str, Any] = dict.fromkeys(FoundProcess.model_fields, 7)
 FOUND = FoundProcess.model_construct(**SEVENS)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.profile_file import read_profile
-from pytest_laguna.evidence.replay_profile import ReplayProfile
+from pytest_laguna.evidence.arms.profile_file import read_profile
+from pytest_laguna.evidence.arms.replay_profile import ReplayProfile
 from pytest_laguna.verdict import UnusableEvidenceError
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.evidence.rank_files import stack_name
-from pytest_laguna.evidence.rank_stacks import SIZE_LIMIT, Frame, main_stack, remove_unwritten
+from pytest_laguna.evidence.arms.rank_files import stack_name
+from pytest_laguna.evidence.arms.rank_stacks import SIZE_LIMIT, Frame, main_stack, remove_unwritten
 from pytest_laguna.evidence.reading import Missing, read_stacks
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 

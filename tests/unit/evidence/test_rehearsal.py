@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import Arm, ArmRecord
-from pytest_laguna.evidence.rehearsal import (
+from pytest_laguna.evidence.aa.rehearsal import (
     Detection,
     read_shortened,
     read_starts,
@@ -18,6 +17,7 @@ from pytest_laguna.evidence.rehearsal import (
     sealed_root,
     start_directory,
 )
+from pytest_laguna.evidence.arms.arm_record import Arm, ArmRecord
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 from tests import diagnostic_root

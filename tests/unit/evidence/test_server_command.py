@@ -7,7 +7,7 @@ import json
 
 import pydantic
 
-from pytest_laguna.evidence.server_command import server_argv
+from pytest_laguna.evidence.endpoint.server_command import server_argv
 
 NAMES = ("tiny", "0" * 32)
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arms_plan import Topology
-from pytest_laguna.evidence.closure import AbsentLibrary, Closure, Library
-from pytest_laguna.evidence.diagnostic import DiagnosticPlan
-from pytest_laguna.evidence.event_analysis import EVENTS, FITNESS, SPARSE, TEACHER, EventPlan, MeasuredFitness
+from pytest_laguna.evidence.arms.parity import AttentionKind, cache_seed, query_seed
+from pytest_laguna.evidence.arms.plan import Topology
+from pytest_laguna.evidence.arms.rank_stacks import Frame
+from pytest_laguna.evidence.diagnostic.analysis import DiagnosticPlan
+from pytest_laguna.evidence.events.analysis import EVENTS, FITNESS, SPARSE, TEACHER, EventPlan, MeasuredFitness
 from pytest_laguna.evidence.experiments import files_behind
-from pytest_laguna.evidence.host import BACKGROUND, HostLimits
-from pytest_laguna.evidence.parity import AttentionKind, cache_seed, query_seed
-from pytest_laguna.evidence.rank_stacks import Frame
+from pytest_laguna.evidence.machine.closure import AbsentLibrary, Closure, Library
+from pytest_laguna.evidence.machine.host import BACKGROUND, HostLimits
 from pytest_laguna.evidence.review import FrozenCampaign, Review, Reviewed, read_reviewed
 from pytest_laguna.evidence.schemas import Identity, parse_model
 from pytest_laguna.verdict import JSON, UnusableEvidenceError

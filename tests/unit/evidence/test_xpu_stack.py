@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_laguna.evidence.xpu_stack import IPEX, KERNELS, STACKS, TORCH, VLLM, Stack, misfit
+from pytest_laguna.evidence.machine.xpu_stack import IPEX, KERNELS, STACKS, TORCH, VLLM, Stack, misfit
 
 
 def installed(stack: Stack) -> dict[str, str]:

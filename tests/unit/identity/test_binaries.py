@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arm_record import MappedFile
+from pytest_laguna.evidence.arms.arm_record import MappedFile
 from pytest_laguna.identity import binaries
 from pytest_laguna.identity.binaries import hash_mapped
 from pytest_laguna.identity.source import IdentityError

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.closure import Closure
+from pytest_laguna.evidence.machine.closure import Closure
 from pytest_laguna.identity.closure import libraries_below, resolve_closure, system_directories
 from pytest_laguna.identity.elf import read_dynamic
 from pytest_laguna.identity.source import IdentityError, package_directory

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.evidence.engine_identity import Distribution, EngineState, FileStamp
-from pytest_laguna.evidence.xpu_stack import STACKS
+from pytest_laguna.evidence.arms.engine_identity import Distribution, EngineState, FileStamp
+from pytest_laguna.evidence.machine.xpu_stack import STACKS
 from pytest_laguna.identity.device_runtime import DRIVER, PACKAGE, kernel_closure
 from tools import fetch_xpu_kernels
 from tools.fetch_vllm_sources import FetchError

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.analysis.engine_identity import BEFORE_ARMS, judge_identity
-from pytest_laguna.analysis.identity_case import IdentityCase
+from pytest_laguna.analysis.arms.engine_identity import BEFORE_ARMS, judge_identity
+from pytest_laguna.analysis.arms.identity_case import IdentityCase
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.engine_identity import (
+from pytest_laguna.evidence.arms.engine_identity import (
     DiagnosticIdentity,
     EngineIdentity,
     FrozenSources,

@@ -66,7 +66,7 @@ def test_every_digest_is_written_beside_the_campaign(project: Project) -> None:
     assert frozen.authors == ["Ada Lovelace", "ada@example.org"] * 2
     assert frozen.candidate.keys() == {"demo_candidate/__init__.py"}
     assert {"checks/test_first.py", "checks/test_device.py", "pyproject.toml"} <= frozen.harness.keys()
-    assert "pytest_laguna/session.py" in frozen.harness
+    assert "pytest_laguna/gate/session.py" in frozen.harness
     assert "pytest_laguna/engine/tiny_pair/target.safetensors" in frozen.data
     assert "pytest_laguna/endpoint/suites/tiny-laguna.json" in frozen.data
 

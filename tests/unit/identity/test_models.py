@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.engine_identity import BY_STAT, ModelFiles
+from pytest_laguna.evidence.arms.engine_identity import BY_STAT, ModelFiles
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.identity import stamps
 from pytest_laguna.identity.models import check_models, freeze_models

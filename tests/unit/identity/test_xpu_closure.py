@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.evidence.closure import Closure
+from pytest_laguna.evidence.machine.closure import Closure
 from pytest_laguna.identity.closure import libraries_below, resolve_closure
 from tools import fetch_xpu_kernels
 from tools.fetch_vllm_sources import FetchError

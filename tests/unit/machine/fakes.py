@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pytest_laguna.evidence.card_masks import showing
+from pytest_laguna.evidence.machine.card_masks import showing
 from pytest_laguna.machine import descent, process_table
 from pytest_laguna.machine.cards import Card, CardSource
 

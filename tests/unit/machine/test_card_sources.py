@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from pytest_laguna.evidence.card_masks import MASK, showing
+from pytest_laguna.evidence.machine.card_masks import MASK, showing
 from pytest_laguna.machine.cards import Card, select
 from pytest_laguna.machine.errors import CardError
 from pytest_laguna.machine.sources import LANES, card_source

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pytest_laguna.evidence.card_masks import showing
+from pytest_laguna.evidence.machine.card_masks import showing
 from pytest_laguna.machine.cards_cuda import CudaCards
 from pytest_laguna.machine.errors import CardError
 from tests.unit.machine.fakes import Nvml, NvmlCard

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.evidence.card_masks import showing
+from pytest_laguna.evidence.machine.card_masks import showing
 from pytest_laguna.machine import descent, process_table, xpu_smi
 from pytest_laguna.machine.cards_xpu import XpuCards, kernel_cards
 from pytest_laguna.machine.errors import CardError

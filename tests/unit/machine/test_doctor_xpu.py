@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_laguna.campaign import read_campaign
-from pytest_laguna.evidence.xpu_stack import STACKS
+from pytest_laguna.evidence.machine.xpu_stack import STACKS
 from pytest_laguna.machine import doctor
 from pytest_laguna.machine.cards_xpu import XpuCards
 from pytest_laguna.machine.doctor_xpu import LIBRARIES, XpuDoctor, XpuNeeds

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.analysis.host import judge_host
-from pytest_laguna.evidence.host import HostAudit, HostLimits, KernelLog
+from pytest_laguna.analysis.machine.host import judge_host
+from pytest_laguna.evidence.machine.host import HostAudit, HostLimits, KernelLog
 from pytest_laguna.evidence.schemas import parse_model
 from pytest_laguna.machine import host_audit
 from pytest_laguna.machine.cards_cpu import MASK_VARIABLE, CpuCards

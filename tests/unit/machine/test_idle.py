@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pytest_laguna.analysis.idle import IDLE_RULES, judge_idle
-from pytest_laguna.evidence.idle import IdleRequirement, seconds_between
+from pytest_laguna.analysis.machine.idle import IDLE_RULES, judge_idle
+from pytest_laguna.evidence.machine.idle import IdleRequirement, seconds_between
 from pytest_laguna.machine import idle
 from pytest_laguna.machine.cards import Card, Observation
 from pytest_laguna.machine.cards_cpu import MASK_VARIABLE, CpuCards

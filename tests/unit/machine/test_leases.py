@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.evidence.process_record import FoundProcess
+from pytest_laguna.evidence.machine.process import FoundProcess
 from pytest_laguna.machine import descent, lease_directory, leases, visibility
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.machine.cards_cpu import CpuCards

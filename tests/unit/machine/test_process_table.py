@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.evidence.idle import SeenProcess
+from pytest_laguna.evidence.machine.idle import SeenProcess
 from pytest_laguna.machine import process_table
 from tests.unit.machine.fakes import sleeper, ticks
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.evidence.card_masks import showing
+from pytest_laguna.evidence.machine.card_masks import showing
 from pytest_laguna.machine.cards_cuda import CudaCards
 from tests.unit.machine.fakes import MEBIBYTE, Nvml, ticks
 

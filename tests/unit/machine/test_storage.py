@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.evidence.placement import Place, StorageRule, misplaced
+from pytest_laguna.evidence.machine.placement import Place, StorageRule, misplaced
 from pytest_laguna.machine.errors import CardError
 from pytest_laguna.machine.storage import find_place
 

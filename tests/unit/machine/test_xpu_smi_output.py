@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.evidence.xpu_smi import read_processes
+from pytest_laguna.evidence.machine.xpu_smi import read_processes
 from pytest_laguna.verdict import UnusableEvidenceError
 from tests.unit.machine.fakes import DATA
 

@@ -20,9 +20,9 @@ from pytest_laguna.evidence.schemas import (
     Schema,
 )
 from pytest_laguna.experiments.experiment import Attempted, Derived, implementation
-from pytest_laguna.report.attempt import ShownAttempt
+from pytest_laguna.report.shown import ShownAttempt
 from pytest_laguna.verdict import Verdict
-from pytest_laguna.verification import GateReport
+from pytest_laguna.verify.verification import GateReport
 from tests.demo import CAMPAIGN
 
 

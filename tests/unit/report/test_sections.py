@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.analysis.endpoint import analyse_endpoint
-from pytest_laguna.evidence import endpoint_reader, files
-from pytest_laguna.evidence.diagnostic import Diagnosis
-from pytest_laguna.evidence.endpoint_analysis import EndpointAnalysis
-from pytest_laguna.evidence.endpoint_campaign import Repetition
-from pytest_laguna.evidence.event_analysis import EventAnalysis
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.diagnostic.analysis import Diagnosis
+from pytest_laguna.evidence.endpoint import reader as endpoint_reader
+from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis
+from pytest_laguna.evidence.endpoint.plan import Repetition
+from pytest_laguna.evidence.events.analysis import EventAnalysis
 from pytest_laguna.evidence.experiments import files_behind
-from pytest_laguna.report import diagnostic, endpoint, events, null
+from pytest_laguna.report import aa as null
+from pytest_laguna.report import diagnostic, endpoint, events
 from pytest_laguna.report.clauses import clause_table
 from pytest_laguna.report.figures import Drawing
 from pytest_laguna.verdict import Verdict

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_laguna import cli
-from pytest_laguna.evidence.event_analysis import DIRECTORY
+from pytest_laguna.evidence.events.analysis import DIRECTORY
 from pytest_laguna.report import trace as chrome
 from tests import diagnostic_root, event_root
 

@@ -30,7 +30,7 @@ from laguna_kv.contract import python_contract
 from laguna_kv.errors import ContractError
 from pytest_laguna.engine import planting, plugin, probe, reference_kernels, tape_graph
 from pytest_laguna.engine.compat import collectives, cpu_lane, introspection, version
-from pytest_laguna.evidence.arm_record import Planted
+from pytest_laguna.evidence.arms.arm_record import Planted
 
 
 @pytest.fixture(autouse=True, scope="module")

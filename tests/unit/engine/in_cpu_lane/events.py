@@ -18,15 +18,15 @@ from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphWrapper
 from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.forward_context import BatchDescriptor, set_forward_context
 
-from pytest_laguna.analysis import event_rules
+from pytest_laguna.analysis.events import rules as event_rules
 from pytest_laguna.engine import event_settings, plugin, probe, profile_directory
 from pytest_laguna.engine.compat import introspection, replay
 from pytest_laguna.engine.event_fitness import FitnessProfiler
 from pytest_laguna.engine.event_profile import EventProfiler, Subject
 from pytest_laguna.engine.profile_directory import ProfileDirectory, ProfileError
 from pytest_laguna.engine.timeline import timeline
-from pytest_laguna.evidence.event_profile import EventFitness, EventProfile
-from pytest_laguna.evidence.replay_profile import order_sha256
+from pytest_laguna.evidence.arms.replay_profile import order_sha256
+from pytest_laguna.evidence.events.profile import EventFitness, EventProfile
 from pytest_laguna.evidence.schemas import read_model
 
 VERIFIED = 8

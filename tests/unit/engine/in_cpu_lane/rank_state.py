@@ -15,7 +15,7 @@ import pytest
 from pytest_laguna.endpoint.ranks import Ranks
 from pytest_laguna.engine import rank_state
 from pytest_laguna.engine.compat import start_up
-from pytest_laguna.evidence.arm_record import CapturedGraph
+from pytest_laguna.evidence.arms.arm_record import CapturedGraph
 
 GRAPH = CapturedGraph(
     model="target",

@@ -26,7 +26,7 @@ from pytest_laguna.engine.compat import introspection, replay
 from pytest_laguna.engine.profile_directory import ProfileDirectory, ProfileError
 from pytest_laguna.engine.replay_profile import ReplayProfiler
 from pytest_laguna.engine.view_preparation import TimingSeam
-from pytest_laguna.evidence.replay_profile import ReplayProfile
+from pytest_laguna.evidence.arms.replay_profile import ReplayProfile
 from pytest_laguna.evidence.schemas import read_model
 
 VERIFIED, SAMPLES = 8, 3

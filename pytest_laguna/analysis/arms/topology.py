@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the target's breakable graph must look like, from the model's configuration file alone, and whether it did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_laguna.analysis.arms import arm_pair
+from pytest_laguna.analysis.arms.case import AnyCase
+from pytest_laguna.analysis.diagnostic.case import GRAPH_ARMS, DiagnosticCase, Rule
+from pytest_laguna.analysis.findings import RuleFinding
+from pytest_laguna.evidence.arms.arm_record import Arm, CapturedGraph
+from pytest_laguna.evidence.arms.plan import FolderModels, GeneratedModels, Topology
+from pytest_laguna.evidence.arms.replay_profile import SegmentKind
+from pytest_laguna.evidence.reading import CONFIG, DRAFT_CONFIG, TARGET_CONFIG, present
+from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
+
+ARCHITECTURE = "LagunaForCausalLM"
+MOST_LAYERS = 1024
+"""More than any model has; the graph is written out, segment by segment."""
+
+
+def target_layers(target_config: Mapping[str, JSON]) -> int:
+    """Attention layers of the target: every decoder layer of this architecture has one.
+
+    Args:
+        target_config: the model's ``config.json``.
+
+    Raises:
+        UnusableEvidenceError: it is another architecture's, or does not say how many layers there are.
+    """
+    if target_config.get("architectures") != [ARCHITECTURE]:
+        seen = target_config.get("architectures")
+        message = f"config.json: architectures {seen!r}; expected ['{ARCHITECTURE}'], whose graph is known"
+        raise UnusableEvidenceError(message)
+    return layer_count(target_config, CONFIG)
+
+
+def layer_count(config: Mapping[str, JSON], name: str) -> int:
+    """Decoder layers of a model; ``name`` is what an error calls its configuration file.
+
+    Raises:
+        UnusableEvidenceError: it does not say how many there are.
+    """
+    layers = config.get("num_hidden_layers")
+    if type(layers) is not int or not 1 <= layers <= MOST_LAYERS:
+        message = f"{name}: num_hidden_layers {layers!r}; expected a whole number from 1 to {MOST_LAYERS}"
+        raise UnusableEvidenceError(message)
+    return layers
+
+
+def expected_topology(
+    target_config: Mapping[str, JSON], tensor_parallel_size: int, *, collective_breaks: bool
+) -> Topology:
+    """The segments of one captured forward of the target, in replay order.
+
+    vLLM's breakable graph ends a segment at each attention call, which stays eager, and begins the next one after it:
+    L layers give L breaks between L + 1 graphs. With tensor parallelism the vocabulary-parallel embedding is summed
+    over the ranks, and so is each row-parallel projection that ends a half of a layer: attention's output, and the
+    MLP's or the experts' output. That is one all-reduce for the embedding and two a layer. Where all-reduces are breaks
+    too, the embedding's comes before the first attention, a layer's two before the next one, and the last layer's two
+    before the last graph. On one rank there is nothing to sum, and vLLM makes no such call.
+
+    For 48 layers on two ranks and more that is 146 graphs and 145 breaks, 48 of attention and 97 collective, in the
+    order with the digest e5b64443…; without collective breaks, or on one rank, 49 and 48. Source: the published
+    preregistration, and upstream vLLM 0.32.0 as measured.
+
+    Args:
+        target_config: the model's ``config.json``.
+        tensor_parallel_size: ranks.
+        collective_breaks: whether each all-reduce is a break of its own.
+
+    Raises:
+        UnusableEvidenceError: the configuration is not one whose graph is known.
+    """
+    layers = target_layers(target_config)
+    reduces = collective_breaks and tensor_parallel_size > 1
+    one_sum: list[SegmentKind] = ["graph", "collective"] if reduces else []
+    attention: list[SegmentKind] = ["graph", "attention"]
+    between = [*one_sum, *one_sum, *attention]
+    return Topology(kinds=[*one_sum, *attention, *between * (layers - 1), *one_sum, *one_sum, "graph"])
+
+
+def plan_derived(case: AnyCase) -> RuleFinding:
+    """Rule ``plan-derived``: what the plan expects of the graph follows from the target's configuration file."""
+    config = present(case.evidence.target_config)
+    derived = expected_topology(config, case.plan.ranks, collective_breaks=case.plan.collective_breaks)
+    if (derived, target_layers(config)) != (case.plan.topology, case.plan.target_layers):
+        told = f"the plan expects {_described(case.plan.topology)} in {case.plan.target_layers} layers"
+        return Verdict.VOID, f"{told}; the configuration gives {_described(derived)} in {target_layers(config)}"
+    return _judge_pair(case.plan.models, config)
+
+
+def _judge_pair(models: GeneratedModels | FolderModels, target_config: Mapping[str, JSON]) -> RuleFinding:
+    """A pair that the project makes is known by its layers and its width."""
+    if isinstance(models, GeneratedModels):
+        for name, expected in (("num_hidden_layers", models.layers), ("hidden_size", models.hidden_size)):
+            if (seen := target_config.get(name)) != expected:
+                return Verdict.VOID, f"target-config.json: {name} {seen!r}; expected the campaign's {expected}"
+    return None
+
+
+def graphs_frozen(case: DiagnosticCase) -> RuleFinding:
+    """Rule ``graphs-frozen``: each rank of both graph arms captured the target once, in the plan's segments.
+
+    Silent loss of all graphs leaves the tokens right: only the counts show it.
+    """
+    for arm, record in case.records(GRAPH_ARMS):
+        for report in record.ranks:
+            seen = [_captured(graph) for graph in report.graphs if graph.model == "target"]
+            if seen != [_described(case.plan.topology)]:
+                told = f"captured {'; '.join(seen) or 'no graph of the target'}"
+                where = f"{arm} rank {report.rank}"
+                return Verdict.FAIL, f"{where}: {told}; expected {_described(case.plan.topology)}"
+    return None
+
+
+def drafts_captured(case: DiagnosticCase) -> RuleFinding:
+    """Rule ``drafts-captured``: the draft's graphs are there, and the same on every rank of both graph arms."""
+    return arm_pair.drafts_captured(case.pair())
+
+
+def configurations_hashed(case: DiagnosticCase) -> RuleFinding:
+    """Rule ``configurations-hashed``: both configuration files are, to the bit, those of the hashed models."""
+    request = case.record(Arm.EAGER).request
+    hashed = {
+        (folder.directory, file.path): file.sha256
+        for folder in present(case.evidence.identity).models.folders
+        for file in folder.files
+    }
+    for name, folder in ((TARGET_CONFIG, request.target), (DRAFT_CONFIG, request.draft)):
+        expected, seen = hashed.get((folder or "", CONFIG)), case.evidence.config_sha256.get(name)
+        if seen is None or expected is None:
+            lost = name if seen is None else f"{folder}/config.json"
+            return Verdict.NOT_PROVEN, f"{lost}: has no digest; expected that of a configuration and of its model's"
+        if seen != expected:
+            return Verdict.VOID, f"{name}: digest {seen}; expected {expected}, that of {folder}/config.json"
+    return None
+
+
+def eager_without_graphs(case: DiagnosticCase) -> RuleFinding:
+    """Rule ``eager-without-graphs``: the arms that are to run without graphs captured none."""
+    for arm, record in case.records(tuple(arm for arm in Arm if not arm.graphs)):
+        for report in record.ranks:
+            if report.graphs:
+                return Verdict.FAIL, f"{arm} rank {report.rank}: {len(report.graphs)} graphs; expected none"
+    return None
+
+
+def _described(topology: Topology) -> str:
+    return _words(topology.graphs, topology.breaks, topology.counts, topology.order_sha256)
+
+
+def _captured(graph: CapturedGraph) -> str:
+    return _words(graph.graphs, graph.breaks, graph.kinds, graph.order_sha256)
+
+
+def _words(graphs: int, breaks: int, kinds: Mapping[str, int], order_sha256: str) -> str:
+    boundaries = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()) if kind != "graph")
+    return f"{graphs} graphs and {breaks} breaks ({boundaries}) in order {order_sha256}"
+
+
+TOPOLOGY_UNCHANGED: Mapping[str, Rule] = {
+    "plan-derived": plan_derived,
+    "configurations-hashed": configurations_hashed,
+    "graphs-frozen": graphs_frozen,
+    "drafts-captured": drafts_captured,
+    "eager-without-graphs": eager_without_graphs,
+}

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where gate 3's evidence lies, and its reader.
+
+protocol.toml  protocol-commit.json  suite.json  teacher.json  target-config.json  draft-config.json  identity.json
+plan.json  phase1-analysis.json  analysis.json  idle-<sequence>-{before,after}.json
+legs/<sequence>-<leg>/leg.json, and what else the leg leaves; in place of it failure.json: ``{"reason": <one line>}``
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import pydantic
+
+from pytest_laguna.evidence import files
+from pytest_laguna.evidence.endpoint.leg import LegEnd, LegName, LegRecord, LegRequest
+from pytest_laguna.evidence.endpoint.plan import Teacher, leg_name, leg_sequence
+from pytest_laguna.evidence.endpoint.surroundings import LegSurroundings
+from pytest_laguna.evidence.foreign_json import parse_foreign_json
+from pytest_laguna.evidence.machine.host import HostAudit
+from pytest_laguna.evidence.machine.idle import IdleRecord
+from pytest_laguna.evidence.machine.leased_cards import HOST, PROCESS
+from pytest_laguna.evidence.machine.process import ProcessRecord
+from pytest_laguna.evidence.reading import FAILURE, REQUEST, Failure, Missing, read_piece, usable
+from pytest_laguna.evidence.schemas import Schema, parse_model, read_model
+from pytest_laguna.verdict import UnusableEvidenceError
+
+DIRECTORY = "endpoint"
+"""Below the attempt's ``evidence``."""
+LEGS = "legs"
+PROTOCOL, SUITE, TEACHER = "protocol.toml", "suite.json", "teacher.json"
+PROTOCOL_COMMIT = "protocol-commit.json"
+PHASE_1 = "phase1-analysis.json"
+LEG, END = "leg.json", "end.json"
+
+Phase: TypeAlias = Literal["before", "after"]
+PHASES: tuple[Phase, ...] = ("before", "after")
+
+_SHA1_DIGITS = 40
+_GitName = Annotated[str, pydantic.Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
+_LEG_NAME = re.compile(r"[0-9]{2}-(A1|B1|B2|A2)")
+
+
+class ProtocolCommit(Schema):
+    """Where git holds the protocol.
+
+    Attributes:
+        commit: the one that was checked out.
+        blob: git's name of the protocol's bytes in it.
+    """
+
+    file_schema: Annotated[Literal["pytest-laguna-protocol-commit-v1"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-protocol-commit-v1"
+    )
+    commit: _GitName
+    blob: _GitName
+
+    def holds(self, content: bytes) -> bool:
+        """Whether the blob is made of these bytes; git names it by SHA-1, or SHA-256 where the repository says so."""
+        algorithm = "sha1" if len(self.blob) == _SHA1_DIGITS else "sha256"
+        named = hashlib.new(algorithm, b"blob %d\0" % len(content) + content, usedforsecurity=False)
+        return named.hexdigest() == self.blob
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EndedLeg:
+    """A leg that left no record.
+
+    Attributes:
+        reason: why, in one line.
+        end: how its server ended; None when none was started.
+    """
+
+    reason: str
+    end: LegEnd | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EndpointEvidence:
+    """What the legs left.
+
+    Attributes:
+        legs: in the order of their numbers.
+        ended: by directory, those that left no record.
+    """
+
+    legs: list[LegRecord]
+    ended: Mapping[str, EndedLeg]
+
+
+def leg_directory(directory: Path, sequence: int, leg: LegName) -> Path:
+    """Where a leg's evidence lies; ``directory`` is the endpoint's."""
+    return directory / LEGS / leg_name(sequence, leg)
+
+
+def started_legs(directory: Path) -> set[str]:
+    """The names of the legs whose server was to be started: from then on a leg can have been measured."""
+    return {path.parent.name for path in (directory / LEGS).glob(f"*/{REQUEST}")}
+
+
+def idle_file(directory: Path, sequence: int, phase: Phase) -> Path:
+    """The looks at the cards around a leg."""
+    return directory / f"idle-{sequence:02d}-{phase}.json"
+
+
+def read_legs(directory: Path) -> EndpointEvidence:
+    """Read every leg.
+
+    Args:
+        directory: the endpoint's.
+
+    Raises:
+        UnusableEvidenceError: a file is not what its name says, or something is there that no leg leaves.
+    """
+    legs: list[LegRecord] = []
+    ended: dict[str, EndedLeg] = {}
+    for place in sorted((directory / LEGS).iterdir()) if (directory / LEGS).is_dir() else []:
+        if not _LEG_NAME.fullmatch(place.name):
+            message = f"{LEGS}/{place.name}: not a leg's directory"
+            raise UnusableEvidenceError(message)
+        failure, record = place / FAILURE, place / LEG
+        if failure.exists() == record.exists():
+            seen = "both" if record.exists() else "neither"
+            message = f"{LEGS}/{place.name}: {seen} of {LEG} and {FAILURE}; expected one of them"
+            raise UnusableEvidenceError(message)
+        if record.exists():
+            legs.append(read_model(record, LegRecord))
+            _require_named(place, legs[-1].request)
+        else:
+            ended[place.name] = _ended_leg(place, read_model(failure, Failure).reason)
+    return EndpointEvidence(legs, ended)
+
+
+def _ended_leg(place: Path, reason: str) -> EndedLeg:
+    request = usable(read_piece(place, REQUEST, LegRequest))
+    if not isinstance(request, Missing):
+        _require_named(place, request)
+    end = usable(read_piece(place, END, LegEnd))
+    if isinstance(end, Missing):
+        return EndedLeg(reason=reason, end=None)
+    if end.process is not None:
+        require_end(place, end)
+    return EndedLeg(reason=reason, end=end)
+
+
+def require_end(place: Path, end: LegEnd) -> None:
+    """Hold how a leg says that its server ended against the supervisor's own file.
+
+    Args:
+        place: the leg's directory.
+        end: what the leg says.
+
+    Raises:
+        UnusableEvidenceError: the file is not there or not of its form, or says something else.
+    """
+    if read_model(place / PROCESS, ProcessRecord) != end.process:
+        message = f"{PROCESS} in {place.name}: another end of the server than the leg tells; expected the same"
+        raise UnusableEvidenceError(message)
+
+
+def _require_named(place: Path, request: LegRequest) -> None:
+    """A directory's name is the one that its leg's request gives."""
+    named = leg_name(request.sequence, request.leg)
+    if place.name != named:
+        message = f"{LEGS}/{place.name}: its leg is number {request.sequence}, {request.leg}; expected it in {named}"
+        raise UnusableEvidenceError(message)
+
+
+def read_surroundings(directory: Path, name: str, span: tuple[str, str] | None) -> LegSurroundings:
+    """Read what was seen around a leg.
+
+    Args:
+        directory: the endpoint's.
+        name: of the leg's directory.
+        span: when it began and had ended, by its record; None without one.
+
+    Raises:
+        UnusableEvidenceError: something is there and is not of its form.
+    """
+    sequence, place = leg_sequence(name), directory / LEGS / name
+    return LegSurroundings(
+        name=name,
+        served=name in started_legs(directory),
+        before=usable(read_piece(directory, idle_file(directory, sequence, "before").name, IdleRecord)),
+        after=usable(read_piece(directory, idle_file(directory, sequence, "after").name, IdleRecord)),
+        host=usable(read_piece(place, HOST, HostAudit)),
+        span=span,
+    )
+
+
+def take_teacher(directory: Path, legs: Sequence[LegRecord]) -> Teacher | None:
+    """The canonical answers: the protocol's own, or those of the first control that left a record.
+
+    A candidate's answers are what is judged, and never what it is judged by.
+
+    Args:
+        directory: the endpoint's.
+        legs: that left a record, in the order of their numbers.
+
+    Returns:
+        None where there are neither.
+
+    Raises:
+        UnusableEvidenceError: the file is not one.
+    """
+    if (directory / TEACHER).exists():
+        return read_teacher(directory / TEACHER)
+    control = next((leg for leg in legs if leg.request.leg.startswith("A")), None)
+    if control is None:
+        return None
+    request = control.request
+    source = files.sha256_file(leg_directory(directory, request.sequence, request.leg) / LEG)
+    return Teacher.of(control.rows, source)
+
+
+def read_teacher(path: Path) -> Teacher:
+    """Read the canonical answers, as their maker wrote them; raises UnusableEvidenceError."""
+    content = files.read_bytes(path, limit=files.SIZE_LIMIT)
+    return parse_model(parse_foreign_json(content.decode("utf-8", "replace"), path.name), Teacher, path.name)

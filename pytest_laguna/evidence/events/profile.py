@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stream's time in each interval of one replay of the target's graph: one file a rank.
+
+One event before the first segment and one after each, all on one stream. The quantities are those of the published
+current-stream event profile; the names are ours. All times are integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self, TypeAlias
+
+import pydantic
+
+from pytest_laguna.evidence.arms.replay_profile import Count, Nanoseconds, RankHeader, SegmentKind, order_sha256
+from pytest_laguna.evidence.schemas import Schema
+
+EventClock: TypeAlias = Literal["device-event", "host-clock"]
+"""What took the times: events of the device's stream, or on the cpu lane the host's monotonic clock in their place."""
+
+
+class StreamIdentity(Schema):
+    """The stream that every event was recorded on.
+
+    Attributes:
+        device_type: such as ``xpu``, ``cuda`` or ``cpu``.
+        device_index: the device's number in the rank's process.
+        stream_id: as torch numbers streams; on a CPU, where the calling thread is the stream, the thread's number.
+    """
+
+    device_type: Annotated[str, pydantic.Field(min_length=1)]
+    device_index: Count
+    stream_id: int
+
+
+class HostLead(Schema):
+    """When the host had come to each boundary: what tells a stream that works from one that waits for the host.
+
+    Attributes:
+        boundary_ns: host clock right before each event was recorded, since the first.
+        synchronised_ns: host clock when the one synchronise had returned, since the same moment.
+    """
+
+    boundary_ns: list[Nanoseconds]
+    synchronised_ns: Nanoseconds
+
+
+class EventProfile(RankHeader):
+    """What one rank measured.
+
+    Attributes:
+        clock: what took the times.
+        stream: that was measured.
+        interval_ns: from each event to the next, one a segment.
+        span_ns: from the first event to the last one, asked of the clock itself.
+        lead: None on a CPU, where the host is the device, and in a published profile, which has none.
+    """
+
+    file_schema: Annotated[Literal["pytest-laguna-event-profile-v1"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-event-profile-v1"
+    )
+    clock: EventClock
+    stream: StreamIdentity
+    interval_ns: list[Nanoseconds]
+    span_ns: Nanoseconds
+    lead: HostLead | None
+
+    @property
+    def total_ns(self) -> int:
+        """The sum of all intervals."""
+        return sum(self.interval_ns)
+
+    @property
+    def order_sha256(self) -> str:
+        """Digest of the kinds in replay order."""
+        return order_sha256(self.kinds)
+
+    @pydantic.model_validator(mode="after")
+    def _whole(self) -> Self:
+        if len(self.interval_ns) != len(self.kinds):
+            message = f"{len(self.interval_ns)} intervals for {len(self.kinds)} segments"
+            raise ValueError(message)
+        if self.lead is not None:
+            stamps = [*self.lead.boundary_ns, self.lead.synchronised_ns]
+            if len(stamps) != len(self.kinds) + 2 or stamps[0] != 0 or stamps != sorted(stamps):
+                message = f"{len(stamps)} host times for {len(self.kinds)} segments: expected one each, rising from 0"
+                raise ValueError(message)
+        return self
+
+
+class FitnessRound(Schema):
+    """Three replays, one after the other: what the instrument costs what it measures.
+
+    Attributes:
+        plain_ns: the whole replay, with nothing around it but the wait for the device at its end.
+        stamped_ns: likewise, with a host clock reading at each boundary.
+        events_ns: likewise, with the whole event profile.
+        stamped_kind_ns: host time by kind of segment in the second.
+        events_kind_ns: host time by kind in the third, by the same readings.
+    """
+
+    plain_ns: Annotated[int, pydantic.Field(gt=0)]
+    stamped_ns: Annotated[int, pydantic.Field(gt=0)]
+    events_ns: Annotated[int, pydantic.Field(gt=0)]
+    stamped_kind_ns: dict[SegmentKind, Nanoseconds]
+    events_kind_ns: dict[SegmentKind, Nanoseconds]
+
+
+class EventFitness(RankHeader):
+    """What one rank found of the instrument.
+
+    Attributes:
+        clock: what took the events' times.
+        rounds: in their order.
+    """
+
+    file_schema: Annotated[Literal["pytest-laguna-event-fitness-v1"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-event-fitness-v1"
+    )
+    clock: EventClock
+    rounds: Annotated[list[FitnessRound], pydantic.Field(min_length=1)]
+
+    @pydantic.model_validator(mode="after")
+    def _whole(self) -> Self:
+        for number, each in enumerate(self.rounds):
+            if {*each.stamped_kind_ns} != {*self.kinds} or {*each.events_kind_ns} != {*self.kinds}:
+                message = f"round {number}: expected host times of the kinds {sorted({*self.kinds})}"
+                raise ValueError(message)
+        return self

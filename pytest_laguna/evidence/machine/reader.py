@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a device gate records of its machine: the lease, looks at cards and host, the ends of processes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_laguna.evidence.machine.host import HostAudit
+from pytest_laguna.evidence.machine.idle import IdleRecord
+from pytest_laguna.evidence.machine.leased_cards import (
+    DIRECTORY,
+    HOST,
+    IDLE_AFTER,
+    IDLE_BEFORE,
+    LEASE,
+    PROCESS,
+    LeaseStart,
+)
+from pytest_laguna.evidence.machine.process import ProcessRecord
+from pytest_laguna.evidence.reading import Missing, read_piece
+from pytest_laguna.evidence.schemas import Model
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MachineEvidence:
+    """What lies in an attempt of a device gate.
+
+    Attributes:
+        lease: the leased cards.
+        before: the looks before the first test.
+        after: the looks after the last.
+        processes: the ends of everything that was run, by the path of the record.
+        audits: the host around them, likewise.
+    """
+
+    lease: LeaseStart | Missing
+    before: IdleRecord | Missing
+    after: IdleRecord | Missing
+    processes: Mapping[str, ProcessRecord | Missing]
+    audits: Mapping[str, HostAudit | Missing]
+
+
+def read_machine(evidence: Path) -> MachineEvidence:
+    """Read it all, each file by itself.
+
+    Args:
+        evidence: the attempt's directory of that name.
+    """
+    return MachineEvidence(
+        lease=read_piece(evidence, f"{DIRECTORY}/{LEASE}", LeaseStart),
+        before=read_piece(evidence, f"{DIRECTORY}/{IDLE_BEFORE}", IdleRecord),
+        after=read_piece(evidence, f"{DIRECTORY}/{IDLE_AFTER}", IdleRecord),
+        processes=read_processes(evidence),
+        audits=_read_all(evidence, HOST, HostAudit),
+    )
+
+
+def read_processes(evidence: Path) -> Mapping[str, ProcessRecord | Missing]:
+    """Read the ends of everything that was run, by the path of the record."""
+    return _read_all(evidence, PROCESS, ProcessRecord)
+
+
+def _read_all(evidence: Path, name: str, model: type[Model]) -> Mapping[str, Model | Missing]:
+    places = (path for path in sorted(evidence.rglob("*")) if path.name == name)  # links to nowhere too
+    paths = [str(path.relative_to(evidence)) for path in places]
+    return {path: read_piece(evidence, path, model) for path in paths}

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One gate session, from its precondition to its receipt."""

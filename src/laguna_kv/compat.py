@@ -56,13 +56,10 @@ def override_flash_attention(class_path: str) -> None:
 
 
 def ask_before_canonicalizing(wrap: type[Any]) -> None:
-    """Wrap the helper by which FlashAttention's forward canonicalises both of its views.
+    """Wrap in a class the helper by which FlashAttention's forward canonicalises both of its views.
 
     The forward looks the helper up in its module at each call (0.26.0, 0.32.0, 0.33.0). Set there and not in
     ``vllm.utils.torch_utils``, where other backends find theirs; once in a process, however many layers there are.
-
-    Args:
-        wrap: the class of the wrapper; called with the helper.
     """
     name = canonicalize_singleton_dim_strides.__name__
     helper = getattr(flash_attn, name)

@@ -61,10 +61,8 @@ class Words(NamedTuple):
 def find_words(read: Callable[[torch.Tensor, int], tuple[Any, ...]]) -> int:
     """Return the bytes from a tensor's C++ object to its words; 0 if unknown.
 
-    They are known if memory and torch agree, and if every change of a compared field changes memory.
-
-    Args:
-        read: the native module's ``read_words``: of a tensor of four dimensions and the address of its storage.
+    They are known if memory and torch agree, and if every change of a compared field changes memory. ``read`` is the
+    native module's ``read_words``: of a tensor of four dimensions and the address of its storage.
     """
 
     def words(tensor: torch.Tensor) -> Words:

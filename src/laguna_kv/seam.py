@@ -16,12 +16,9 @@ class Seam:
     """Answers ``cache.transpose(1, 2).split(head_size, dim=-1)`` with two stored aliases.
 
     vLLM's ``FlashAttentionImpl`` uses its cache argument once in each method, in that expression. Any other use finds
-    no attribute here and raises, so that a vLLM that does something new with the cache is noticed at once.
-
-    Attributes:
-        views: key and value alias, each [num_blocks, block_size, num_kv_heads, head_size].
-        head_size: the only accepted split width.
-        owner: the layer, for messages.
+    no attribute here and raises, so that a vLLM that does something new with the cache is noticed at once. ``views``
+    are a key and a value alias, each [num_blocks, block_size, num_kv_heads, head_size]; ``owner`` is the layer, for
+    messages.
     """
 
     __slots__ = ("head_size", "owner", "views")

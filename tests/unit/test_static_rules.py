@@ -18,7 +18,7 @@ GOOD = {
     ".ci/run": f"#!/bin/bash\n{HEADER}true\n",
     "LICENSE": "Apache License\n",
     "docs/reference.md": "| Variable | Default |\n|--|--|\n| `LAGUNA_LANE` | unset | x |\n| `LAGUNA_NATIVE` | off |\n",
-    "pytest_laguna/plugin.py": f"{HEADER}import pytest\n\nfrom pytest_laguna import options\n",
+    "pytest_laguna/plugin.py": f"{HEADER}import pytest\n\nfrom pytest_laguna.attempt import options\n",
     "pytest_laguna/attempt/options.py": f'{HEADER}import os\n\nLANE = os.environ["LAGUNA_LANE"]\n',
     "src/laguna_kv/_contract.c": '// SPDX-License-Identifier: Apache-2.0\nconst char *name = "LAGUNA_NATIVE";\n',
     "tests/test_it.py": f"{HEADER}import pytest\n",
@@ -115,7 +115,7 @@ def test_a_heavy_import_in_the_plugin_is_found(tree: Path, path: str, line: str)
 
 
 def test_a_relative_import_in_the_plugin_is_followed(tree: Path) -> None:
-    replace(tree, "pytest_laguna/plugin.py", "from pytest_laguna import", "from . import")
+    replace(tree, "pytest_laguna/plugin.py", "from pytest_laguna.attempt import", "from .attempt import")
     replace(tree, "pytest_laguna/attempt/options.py", "import os", "import os\nimport torch")
     assert [finding.partition(":")[0] for finding in static_rules.heavy_plugin(tree)] == [
         "pytest_laguna/attempt/options.py"

@@ -131,7 +131,7 @@ def test_what_ran_is_told_by_the_names_of_the_campaign(tmp_path: Path) -> None:
     expected = [{file["path"]: file["sha256"] for file in folder["files"]} for folder in folders]
     assert _models(tmp_path, named) == dict(zip(named, expected, strict=True))
     assert _models(tmp_path, []) == {}
-    with pytest.raises(UnusableEvidenceError, match=r"identity\.json: 2 models; expected 1"):
+    with pytest.raises(UnusableEvidenceError, match=r"identity\.json: seen 2 models; expected 1"):
         _models(tmp_path, named[:1])
 
 

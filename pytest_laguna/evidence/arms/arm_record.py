@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an arm is asked for and what it records: one configuration, run once in a fresh process."""
+"""The input and the record of an arm: one configuration, run once in a fresh process."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pytest_laguna.evidence.schemas import Schema, Sha256
 from pytest_laguna.evidence.values import Count, Lane, PositiveCount
 
 Seconds = Annotated[float, pydantic.Field(gt=0, lt=9e6, allow_inf_nan=False)]
-"""Below the 104 days whose nanoseconds still are a whole number of a float each."""
+"""Shorter than 104 days: up to there every whole number of nanoseconds is a float."""
 
 DRAFT_TOKENS = 7
-"""Speculative tokens of every arm with a draft; a verification is one wider. Source: the preregistration, M=8."""
+"""Speculative tokens of every arm with a draft; a verification has one more. Source: the preregistration, M=8."""
 
 MOST_PROFILE_SAMPLES = 512
-"""No arm replays more often: this is how many tokens its model can hold, and a replay yields at least one."""
+"""Maximum of replays in an arm: its model holds 512 tokens, and a replay yields at least one."""
 
 
 class Arm(enum.StrEnum):
@@ -39,55 +39,50 @@ class Arm(enum.StrEnum):
 
     @property
     def speculates(self) -> bool:
-        """Whether the arm has a draft."""
+        """True if the arm has a draft."""
         return self is not Arm.Q1
 
     @property
     def graphs(self) -> bool:
-        """Whether the arm captures and replays graphs."""
+        """True if the arm captures and replays graphs."""
         return self in {Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE}
 
     @property
     def flag(self) -> Literal["0", "1"]:
-        """The value of the candidate's flag."""
+        """Value of the candidate's flag."""
         return "1" if self is Arm.GRAPH_CANDIDATE else "0"
 
 
 class Planted(enum.StrEnum):
-    """A defect put into the candidate on purpose, to see that the gate catches it."""
+    """A defect planted in the candidate, to see the gate catch it."""
 
     NONE = "none"
     WRONG_OFFSET = "wrong-offset"
-    """The key view starts one element late when it is built: the contract must refuse it."""
+    """The key view is built one element late: the contract must refuse it."""
     WRONG_STRIDE = "wrong-stride"
-    """The key view's token stride is one too large when it is built: the contract must refuse it."""
+    """The key view is built with a token stride of one too many: the contract must refuse it."""
     UNCHECKED_WRONG_OFFSET = "unchecked-wrong-offset"
-    """The same offset behind the contract, in what the kernel is handed: the outputs must differ."""
+    """The same offset behind the contract, on the way to the kernel: the outputs must differ."""
     UNCHECKED_WRONG_STRIDE = "unchecked-wrong-stride"
     """The same stride behind the contract: the outputs must differ."""
 
 
 class ArmRequest(Schema):
-    """What an arm process is told; nothing else decides what it does.
+    """The whole input of an arm process.
 
     Attributes:
-        arm: which of the four configurations.
-        lane: where it runs.
-        target: folder of the target model.
-        draft: folder of the draft model; None in the q1 arm and only there.
-        prompt: the text that is continued.
-        tokens: how many tokens are generated; there is no other end.
-        tensor_parallel_size: ranks.
-        collective_breaks: whether each all-reduce is a break of its own.
-        planted: a defect to plant; only the candidate arm can carry one.
-        profile_samples: replays of the target's graph that each rank times; 0 for no profile. Only arms with graphs
-            can have one.
-        event_profile: SHA-256 of the segments' kinds in the order that each rank's event profile must find; None for
-            no such profile. Only graph-control can have one, and none beside a replay profile.
-        event_fitness_rounds: in place of the one event profile, rounds that try what it costs; 0 for none.
-        event_sparse_replays: in place of it, replays of which a few intervals each are measured; 0 for none.
-        isolated: whether the arm is to leave the host's network before it imports anything that could use it.
-        null: whether the candidate's slot holds a control too; then every arm has the flag's value of a control.
+        draft: folder of the draft model; None in the q1 arm alone.
+        tokens: number of tokens to generate; nothing else ends the generation.
+        collective_breaks: True if each all-reduce is a break of its own.
+        planted: only the candidate arm can carry a defect.
+        profile_samples: replays of the target's graph to time on each rank; 0 without a profile. Only arms with graphs
+            have one.
+        event_profile: SHA-256 of the segments' kinds in replay order, which each rank must find; None without an event
+            profile. Only graph-control has one, and never beside a replay profile.
+        event_fitness_rounds: rounds of the instrument's own trial, in place of the one event profile; 0 for none.
+        event_sparse_replays: replays with a few measured intervals each, in place of it; 0 for none.
+        isolated: True if the arm must leave the host's network before it imports anything able to use it.
+        null: True for A/A: the candidate's slot holds a control, and every arm has the control's flag.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-arm-request-v1"], pydantic.Field(alias="schema")] = (
@@ -111,38 +106,38 @@ class ArmRequest(Schema):
 
     @property
     def flag(self) -> Literal["0", "1"]:
-        """The value of the candidate's flag."""
+        """Value of the candidate's flag."""
         return "0" if self.null else self.arm.flag
 
     @pydantic.model_validator(mode="after")
     def _coherent(self) -> Self:
         if (self.draft is not None) != self.arm.speculates:
-            message = f"arm {self.arm} with draft {self.draft!r}: a draft is named in every arm but q1, and not in q1"
+            message = f"arm {self.arm}: draft {self.draft!r}; expected one in every arm but q1"
             raise ValueError(message)
         if self.planted is not Planted.NONE and self.arm is not Arm.GRAPH_CANDIDATE:
-            message = f"arm {self.arm} with planted {self.planted}: only graph-candidate runs the code it is planted in"
+            message = f"arm {self.arm}: planted {self.planted}; expected it in graph-candidate, which runs that code"
             raise ValueError(message)
         if self.profile_samples and not self.arm.graphs:
-            message = f"arm {self.arm} with {self.profile_samples} profile samples: it has no graph to replay"
+            message = f"arm {self.arm}: {self.profile_samples} profile samples; expected 0 without a graph to replay"
             raise ValueError(message)
         if self.event_profile is not None and (self.arm is not Arm.GRAPH_CONTROL or self.profile_samples):
-            message = f"arm {self.arm}, {self.profile_samples} profile samples and an event profile: only graph-control"
-            raise ValueError(f"{message} has one, and one instrument at a time")
+            message = f"arm {self.arm}: an event profile and {self.profile_samples} profile samples"
+            raise ValueError(f"{message}; expected an event profile in graph-control, with 0 profile samples")
         others = [number for number in (self.event_fitness_rounds, self.event_sparse_replays) if number]
         if len(others) > (self.event_profile is not None):
             message = f"{self.event_fitness_rounds} rounds of fitness and {self.event_sparse_replays} sparse replays"
-            raise ValueError(f"{message}: expected one of them at most, and none without an event profile")
+            raise ValueError(f"{message}; expected one of them at most, and none without an event profile")
         return self
 
 
 class Acceptance(Schema):
-    """What became of the draft's proposals.
+    """Counts of the draft's proposals.
 
     Attributes:
-        drafts: verification cycles that had a proposal.
-        draft_tokens: proposed tokens over all of them.
-        accepted: accepted tokens over all of them.
-        accepted_per_position: cycles that accepted the proposal at each position, first position first.
+        drafts: verification cycles with a proposal.
+        draft_tokens: proposed tokens.
+        accepted: accepted tokens.
+        accepted_per_position: cycles with an accepted proposal at each position, first position first.
     """
 
     drafts: Count
@@ -155,19 +150,21 @@ class Acceptance(Schema):
         positions = self.accepted_per_position
         falling = all(first >= second for first, second in itertools.pairwise([self.drafts, *positions]))
         if not falling or sum(positions) != self.accepted or self.accepted > self.draft_tokens:
-            message = f"drafts {self.drafts}, accepted {self.accepted}, per position {positions}: do not add up"
+            message = (
+                f"drafts {self.drafts}, accepted {self.accepted} of {self.draft_tokens}, per position {positions};"
+                " expected counts that fall from position to position and add up to accepted"
+            )
             raise ValueError(message)
         return self
 
 
 class AttentionDigest(Schema):
-    """Bitwise identity of the target's attention, beyond tokens.
+    """Digest of the target's attention outputs: identity bit for bit, beyond tokens.
 
     Attributes:
         sha256: over the bytes of the real rows of every output, in the order of the calls.
-        calls: how many outputs went into it.
-        layers: how many layers of the target were watched; 0 where watching never began, because a profile did not
-            get its samples.
+        calls: number of outputs in the digest.
+        layers: number of watched layers; 0 if watching never began, because a profile did not get its samples.
     """
 
     sha256: Sha256
@@ -176,11 +173,10 @@ class AttentionDigest(Schema):
 
 
 class KernelViews(Schema):
-    """What the attention kernel was handed of one target layer's cache, seen from outside the candidate.
+    """Key and value tensors of one target layer at the attention kernel, seen from outside the candidate.
 
     Attributes:
-        calls: of the kernel.
-        same_objects: calls with the very key and value tensors of the first, which counts.
+        same_objects: calls with the very tensors of the first call, which counts.
         geometries: distinct addresses, shapes and strides of the two.
     """
 
@@ -190,14 +186,13 @@ class KernelViews(Schema):
 
 
 class KernelSignatures(Schema):
-    """With what arguments the attention kernel was called for one target layer.
+    """Arguments of the attention kernel for one target layer.
 
-    Told of an argument are, by its name, of a tensor the shape, strides, data type, storage offset and kind of device,
-    and of anything else its value. Addresses are not told; they differ from process to process.
+    The digest covers each argument by its name: of a tensor the shape, strides, data type, storage offset and kind of
+    device, of anything else its value. It leaves out addresses: they differ between processes.
 
     Attributes:
-        calls: of the kernel.
-        distinct: how many different sets of tensors were handed to it.
+        distinct: number of different sets of tensors.
         sha256: over all arguments of all calls, in the order of the calls.
     """
 
@@ -207,11 +202,10 @@ class KernelSignatures(Schema):
 
 
 class RankProcess(Schema):
-    """The process that a rank ran in.
+    """The process of a rank.
 
     Attributes:
-        pid: its number.
-        start_ticks: when it was started, in clock ticks since the machine was; with ``pid`` it is never used again.
+        start_ticks: time of its start in clock ticks since boot; with ``pid`` it names one process for ever.
     """
 
     pid: PositiveCount
@@ -219,13 +213,13 @@ class RankProcess(Schema):
 
 
 class MappedFile(Schema):
-    """A file of which a process had a part mapped as executable.
+    """A file with a part mapped as executable in a process.
 
     Attributes:
-        path: as the kernel tells it, with `` (deleted)`` behind it where it leads to that file no longer.
-        device: its file system's number, as the kernel's map of the process has it.
-        inode: its number there, likewise.
-        size: in bytes, of what is at the path; None where nothing is.
+        path: as the kernel prints it, with `` (deleted)`` behind it if it no longer leads to this file.
+        device: number of its file system, from the kernel's map of the process.
+        inode: from the same map.
+        size: in bytes, of the file now at the path; None without one.
     """
 
     path: str
@@ -235,12 +229,12 @@ class MappedFile(Schema):
 
 
 class ProfileReport(Schema):
-    """What became of a rank's replay profile.
+    """Outcome of a rank's replay profile.
 
     Attributes:
-        samples: how many replays it was to have.
-        taken: how many it had when the generation was over.
-        sha256: digest of ``rank<rank>.json``; None where it was never written, for want of replays.
+        samples: number of requested replays.
+        taken: number of profiled replays at the end of the generation.
+        sha256: digest of ``rank<rank>.json``; None if too few replays came for it to be written.
     """
 
     samples: PositiveCount
@@ -250,18 +244,18 @@ class ProfileReport(Schema):
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.taken > self.samples or (self.sha256 is not None) != (self.taken == self.samples):
-            message = f"{self.taken} of {self.samples} samples with file {self.sha256}: written with the last, or never"
+            message = f"{self.taken} of {self.samples} samples, file {self.sha256}; expected one after the last sample"
             raise ValueError(message)
         return self
 
 
 class EventReport(Schema):
-    """What became of a rank's event profile.
+    """Outcome of a rank's event profile.
 
     Attributes:
-        rounds: of the instrument's own trial; 0 where something else was asked for.
+        rounds: of the instrument's own trial; 0 if the request was for something else.
         replays: of the sparse profile; 0 likewise.
-        sha256: digest of ``rank<rank>.json``; None where it was never written, for want of replays.
+        sha256: digest of ``rank<rank>.json``; None if too few replays came for it to be written.
     """
 
     rounds: Count
@@ -270,12 +264,11 @@ class EventReport(Schema):
 
 
 class NetworkIsolation(Schema):
-    """The network that an arm's process and everything below it could reach.
+    """The network within reach of an arm's process and everything below it.
 
     Attributes:
         namespace: inode of its network namespace.
-        left: inode of the one that it was started in.
-        interfaces: of its namespace.
+        left: inode of the namespace in which it started.
     """
 
     namespace: PositiveCount
@@ -287,11 +280,10 @@ class CapturedGraph(Schema):
     """One capture of a breakable graph.
 
     Attributes:
-        model: ``target`` or ``draft``.
-        descriptor: vLLM's description of the batch that it serves.
+        descriptor: vLLM's description of the batch.
         graphs: graph segments.
         breaks: eager segments.
-        kinds: how many segments are of which kind (graph, attention, collective, other).
+        kinds: number of segments by kind: graph, attention, collective, other.
         order_sha256: SHA-256 of all kinds in replay order, joined by commas.
     """
 
@@ -304,28 +296,23 @@ class CapturedGraph(Schema):
 
 
 class RankReport(Schema):
-    """What one rank says of itself after the generation.
+    """Report of one rank after the generation.
 
     Watching (``attention``, ``kernel_views``, ``kernel_signatures``, ``allocations``) begins with the generation, or
-    after the last profiled replay: it must not disturb what is timed.
+    after the last profiled replay: it must not disturb a timed replay.
 
     Attributes:
-        rank: its number among all ranks.
-        world_size: how many there are, as its process group has it.
-        tensor_parallel_rank: its number among those that share each layer.
-        process: which process it is.
+        world_size: number of ranks in its process group.
+        tensor_parallel_rank: its number among the ranks of each layer.
         model_runner: qualified class name.
-        graphs: every capture it holds.
-        attention: digest over the target's attention outputs.
-        kernel_views: what the kernel was handed of the cache, by target layer.
-        kernel_signatures: with what arguments it was called, by target layer.
-        allocations: made in each of the first watched replays of the target's graph, in their order: of the device's
+        graphs: all its captures.
+        kernel_views: by target layer.
+        kernel_signatures: by target layer.
+        allocations: number in each of the first watched replays of the target's graph, in their order: of the device's
             allocator, and on a CPU of operations that returned new memory. Empty without graphs.
-        profile: None where none was asked for.
-        event_profile: None where none was asked for.
-        sampled_token_ids: that it sampled itself, of every step; the last may yield more than the length allows.
-        mapped: every file mapped as executable when the generation was over, in the order of their paths.
-        candidate: the candidate's own proof: the classes that serve attention, and what became of each layer's views.
+        sampled_token_ids: sampled by this rank, of every step; the last step may yield more than the length allows.
+        mapped: every file mapped as executable at the end of the generation, in the order of paths.
+        candidate: the candidate's own proof, in the form of ``candidate_proof``.
     """
 
     rank: Count
@@ -346,25 +333,22 @@ class RankReport(Schema):
 
 
 class ArmRecord(Schema):
-    """What one arm did: one cold greedy generation.
+    """The record of one arm: one cold greedy generation.
 
     Attributes:
-        request: what it was told.
-        token_ids: the generated tokens.
         token_sha256: of the compact JSON list of ``token_ids``.
         text_sha256: of the generated text in UTF-8.
-        finish_reason: vLLM's word for why it ended.
-        prompt_tokens: length of the prompt.
+        finish_reason: vLLM's word for the end.
         prompt_token_sha256: of the compact JSON list of the prompt's tokens.
         cached_tokens: prompt tokens found in a cache; a cold generation has none.
         generation_seconds: wall time of the one generate call, monotonic clock.
         start_seconds: wall time from the start of the arm's program to a ready engine.
         acceptance: None in the q1 arm.
-        ranks: in the order of their numbers.
+        ranks: in rank order.
         versions: of torch, vllm, transformers and Python.
-        configuration: what the engine was given and what it made of it.
-        environment: of the arm's process when it began; it refuses variables that are not an arm's.
-        network: None where it stayed in the host's network.
+        configuration: the engine's arguments, and vLLM's configuration made of them.
+        environment: of the arm's process at its start; it refuses variables foreign to an arm.
+        network: None if the arm stayed in the host's network.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-arm-record-v1"], pydantic.Field(alias="schema")] = (
@@ -390,27 +374,27 @@ class ArmRecord(Schema):
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.token_sha256 != token_digest(self.token_ids):
-            raise ValueError("token_sha256 is not the digest of token_ids")
+            raise ValueError("token_sha256: seen another digest; expected that of token_ids")
         if [report.rank for report in self.ranks] != list(range(self.request.tensor_parallel_size)):
-            message = f"ranks {[report.rank for report in self.ranks]}: expected each of the request's once, in order"
+            message = f"ranks {[report.rank for report in self.ranks]}; expected each of the request's once, in order"
             raise ValueError(message)
         if (self.acceptance is not None) != self.request.arm.speculates:
-            message = f"acceptance {self.acceptance} in arm {self.request.arm}: every arm but q1 has one, and q1 none"
+            message = f"arm {self.request.arm}: acceptance {self.acceptance}; expected one in every arm but q1"
             raise ValueError(message)
         for report in self.ranks:
             self._require_of_request(report)
         if len({report.process.pid for report in self.ranks}) != len(self.ranks):
-            raise ValueError("two ranks in one process: expected one process a rank")
+            raise ValueError("two ranks in one process; expected one process a rank")
         return self
 
     def _require_of_request(self, report: RankReport) -> None:
         place = (report.world_size, report.tensor_parallel_rank)
         if place != (self.request.tensor_parallel_size, report.rank):
-            message = f"rank {report.rank}: world size and tensor parallel rank {place}: expected those of the request"
+            message = f"rank {report.rank}: world size and tensor parallel rank {place}; expected those of the request"
             raise ValueError(message)
         samples = report.profile.samples if report.profile else 0
         if samples != self.request.profile_samples:
-            message = f"rank {report.rank}: a profile of {samples} samples, asked for {self.request.profile_samples}"
+            message = f"rank {report.rank}: a profile of {samples} samples; expected {self.request.profile_samples}"
             raise ValueError(message)
         told = report.event_profile
         seen = None if told is None else (told.rounds, told.replays)

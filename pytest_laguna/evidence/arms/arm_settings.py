@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each arm is: environment and engine arguments, from its request alone.
+"""Environment and engine arguments of each arm, from its request alone.
 
-The engine sets them, and the analysis holds what an arm recorded against them.
+The engine sets them, and the analysis compares an arm's record with them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pytest_laguna.evidence.machine.card_masks import MASK, ORDER
 
 FLAG = "VLLM_XPU_LAGUNA_M8_PERSISTENT_KV_CACHE_VIEWS"
 VERIFIED_TOKENS = DRAFT_TOKENS + 1
-"""Tokens of one verification, and so the size of the one graph that is captured."""
+"""Tokens of one verification, and so the size of the one captured graph."""
 BLOCK_TOKENS = 64
 MAX_MODEL_TOKENS = 512
 SEED = 1
 PAIR_VERSIONS = ("0.26.0", "0.32.0", "0.33.0")
-"""The vLLM versions for which a generated pair can be written: their form of ``config.json`` is known."""
+"""vLLM versions of a generated pair: the known forms of ``config.json``."""
 _CACHE_BYTES = 128 * 1024 * 1024
 _PROFILE = "profile"
 
@@ -36,25 +36,25 @@ PLACES = frozenset({
     "SYCL_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "VLLM_CACHE_ROOT", "VLLM_RPC_BASE_PATH",
     "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME",
 })  # fmt: skip
-"""The other variables of an arm: where things are, and the character set. They decide nothing that it computes."""
+"""The other variables of an arm: places, time zone and character set; they decide no result."""
 
 LEASE = frozenset({"LAGUNA_LEASE", *MASK.values(), *(name for name, _ in ORDER.values())})
-"""The variables of the lease that it runs under: the token, and which cards it sees."""
+"""The variables of its lease: the token, and the visible cards."""
 
 STACKS = frozenset({rank_files.STACKS, rank_files.STACKS_BEFORE})
-"""The variables that say when its ranks are to write where they are, and where to: they decide nothing either."""
+"""The variables for the place and time of the ranks' last stacks; they decide no result either."""
 
 
 def profile_root(directory: Path) -> Path:
-    """Where an arm's ranks write their profiles: made by the launcher, mode 0700."""
+    """Directory of the profiles of an arm's ranks, made by the launcher with mode 0700."""
     return directory / _PROFILE
 
 
 def profile(request: ArmRequest, directory: Path) -> dict[str, str]:
-    """The variables that ask for a profile, by host times or by events; none where none is asked for.
+    """Return the variables of a profile, by host times or by events; none without a profile.
 
     Args:
-        request: what the arm is told.
+        request: the arm's input.
         directory: the arm's own, an absolute path.
     """
     if request.event_profile is not None:
@@ -76,17 +76,17 @@ def profile(request: ArmRequest, directory: Path) -> dict[str, str]:
 
 
 def last_stacks(directory: Path, before: float) -> dict[str, str]:
-    """The variables by which each rank writes where it is before its arm is ended.
+    """Return the variables for the last stack of each rank, written before its arm is ended.
 
     Args:
         directory: the arm's own, an absolute path.
-        before: when it will be, in seconds of the host's monotonic clock.
+        before: time of that end, in seconds of the host's monotonic clock.
     """
     return {rank_files.STACKS: str(directory), rank_files.STACKS_BEFORE: repr(before)}
 
 
 def environment(request: ArmRequest) -> dict[str, str]:
-    """The variables that decide what an arm computes; the launcher sets them, the arm refuses to run under others."""
+    """Return every variable that decides a result; the launcher sets them, and the arm refuses others."""
     variables = {
         FLAG: request.flag,
         "LAGUNA_LANE": request.lane,
@@ -110,25 +110,25 @@ _LANE_ENVIRONMENTS: dict[str, dict[str, str]] = {
         # One thread: no reduction is split differently from run to run, and several arms share a small machine.
         "OMP_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "PASSIVE",
-        # vLLM would bind each rank to a NUMA node of its own, and refuses where there are fewer nodes than ranks.
+        # vLLM would bind each rank to a NUMA node of its own, and refuses to start with fewer nodes than ranks.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        # The engine's core runs in the arm's own process and its ranks are forks of it: each process of its own would
-        # import all of vLLM anew, and there is none to lose that is no rank.
+        # The engine's core runs in the arm's own process and its ranks are forks of it: a process of its own would
+        # import all of vLLM again, and could be lost without being a rank.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_WORKER_MULTIPROC_METHOD": "fork",
         # Small functions around the model would each be compiled by a C++ compiler, in every arm and rank.
         "TORCHDYNAMO_DISABLE": "1",
     },
     "cuda": {
-        # Greedy choice needs no sampler of another library, which may be there or not.
+        # Greedy choice needs no sampler of another library, which may be absent.
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
-        # Ranks are summed by NCCL on the cards themselves: a switch that adds does so in an order of its own, and who
-        # uses its multicast from a virtual machine can hang cards that others use.
+        # NCCL sums ranks on the cards themselves: a switch adds in an order of its own, and its multicast, used from a
+        # virtual machine, can hang the cards of others.
         "NCCL_NVLS_ENABLE": "0",
         "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
         "NVSHMEM_DISABLE_NVLS": "1",
         "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
-        # Ranks are on one host, and no other host is to reach them while they find each other.
+        # All ranks are on one host, and no other host may reach them while they find each other.
         "NCCL_SOCKET_IFNAME": "lo",
         "GLOO_SOCKET_IFNAME": "lo",
         "VLLM_HOST_IP": "127.0.0.1",
@@ -138,7 +138,7 @@ _LANE_ENVIRONMENTS: dict[str, dict[str, str]] = {
 
 
 def engine_arguments(request: ArmRequest) -> dict[str, Any]:
-    """Keyword arguments of ``vllm.LLM``, JSON values only."""
+    """Return the keyword arguments of ``vllm.LLM``, JSON values only."""
     arguments: dict[str, Any] = {
         "model": request.target,
         "dtype": "bfloat16",
@@ -150,12 +150,12 @@ def engine_arguments(request: ArmRequest) -> dict[str, Any]:
         "kv_cache_memory_bytes": _CACHE_BYTES,
         "enable_prefix_caching": False,
         "tensor_parallel_size": request.tensor_parallel_size,
-        # Ranks are summed by the communication library: vLLM's own kernel adds differently, and only where cards reach
-        # each other's memory.
+        # The communication library sums ranks: vLLM's own kernel adds differently, and only if cards reach each other's
+        # memory.
         "disable_custom_all_reduce": True,
         "compilation_config": _compilation(graphs=request.arm.graphs),
         "worker_extension_cls": "pytest_laguna.engine.probe.RankProbe",
-        # What became of the drafts is counted for the whole engine, in every version; q1 does what the others do.
+        # vLLM counts accepted drafts for the whole engine, in every version; q1 does the same as the others.
         "disable_log_stats": False,
     }
     if request.draft is not None:
@@ -168,7 +168,7 @@ def engine_arguments(request: ArmRequest) -> dict[str, Any]:
 
 
 def _compilation(*, graphs: bool) -> dict[str, Any]:
-    """PIECEWISE must be named: by default a uniform batch would run as one whole graph, without a break."""
+    """Compilation settings; by default a uniform batch would run as one whole graph, hence PIECEWISE by name."""
     if not graphs:
         return {"mode": 0, "cudagraph_mode": "NONE"}
     return {

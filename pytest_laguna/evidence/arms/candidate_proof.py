@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank says of the candidate in its process; the form of ``laguna_kv.proof.describe_worker``."""
+"""A rank's statement about the candidate in its process; the form of ``laguna_kv.proof.describe_worker``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pytest_laguna.evidence.values import Count
 
 
 class LayerCounters(Schema):
-    """What became of one target layer's views.
+    """Counters of one target layer's views.
 
     Attributes:
         builds: complete states built.
-        invalidations: calls of the lifecycle hook that discarded a state.
+        invalidations: calls of the lifecycle hook with a state to discard.
         forward_hits: uses of the canonical views by attention.
         update_hits: uses of the raw views by the KV-cache update.
     """
@@ -24,12 +24,12 @@ class LayerCounters(Schema):
 
 
 class CandidateProof(LayerCounters):
-    """One rank: the classes that served attention, and the counters summed over the target's layers.
+    """The classes behind attention on one rank, and the counters summed over the target's layers.
 
     Attributes:
-        lane: None where no layer runs the candidate's class.
-        validator: the implementation of the contract; None likewise.
-        layers: counters by layer name; empty where no layer runs the candidate's class.
+        lane: None if no layer runs the candidate's class.
+        validator: None likewise.
+        layers: by layer name; empty likewise.
     """
 
     flag: bool

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which engine, which binaries and which models the exact diagnostic ran: ``diagnostic/identity.json``.
+"""``diagnostic/identity.json``: engine, binaries and models of the exact diagnostic.
 
-What is hashed is hashed once an attempt. Later looks compare what the file system says of a file (device, inode, size,
-change time), which any write to it and any replacement of it changes.
+Every file is hashed once an attempt. Later checks compare its device, inode, size and change time, because any write to
+it and any replacement of it changes them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,14 @@ Inode = Annotated[str, pydantic.Field(pattern=r"^[0-9]+$")]
 """Decimal text: an inode number may be larger than what canonical JSON holds as a number."""
 
 BY_STAT: Final = "device, inode, size and change time"
-"""How a file that has been hashed before is looked at again."""
+"""Method of a later check of a hashed file."""
 
 
 class FileStamp(Schema):
-    """What the file system says of a file; every write to it and every replacement of it changes that.
+    """The file system's account of a file; every write to it and every replacement of it changes it.
 
     Attributes:
-        device: that it lies on.
-        inode: its number there.
-        size: in bytes.
-        changed: its change time (not the modification time, which anybody can set) in seconds since 1970.
+        changed: change time (not the modification time, which anybody can set) in seconds since 1970.
     """
 
     device: Device
@@ -48,7 +45,7 @@ class ModelFile(Schema):
 
     Attributes:
         path: below the model's folder.
-        link: what the symbolic link at ``path`` says; None where the file itself lies there.
+        link: content of the symbolic link at ``path``; None if the file itself lies there.
         target: the file behind all links.
         stamp: of the target.
         sha256: of its content.
@@ -74,27 +71,26 @@ class ModelFiles(Schema):
     folders: Annotated[list[ModelFolder], pydantic.Field(min_length=1)]
 
     def named(self, names: Sequence[str]) -> dict[str, Mapping[str, str] | None]:
-        """By folder as the campaign names it, each file's digest by its path.
+        """Return each file's digest by its path, by folder as the campaign names it.
 
         Args:
-            names: of the folders, in the order in which they were hashed.
+            names: of the folders, in the order of hashing.
 
         Raises:
             UnusableEvidenceError: there are more or fewer.
         """
         if len(names) != len(self.folders):
-            raise UnusableEvidenceError(f"identity.json: {len(self.folders)} models; expected {len(names)}")
+            raise UnusableEvidenceError(f"identity.json: seen {len(self.folders)} models; expected {len(names)}")
         pairs = zip(names, self.folders, strict=True)
         return {name: {file.path: file.sha256 for file in folder.files} for name, folder in pairs}
 
 
 class StampCheck(Schema):
-    """One later look at what was hashed.
+    """One later check of the hashed files.
 
     Attributes:
-        method: how it was looked at; nothing is hashed again.
-        looked_at: how many files.
-        changes: one line for each that was changed, added or removed.
+        looked_at: number of files.
+        changes: one line for each changed, added or removed file.
     """
 
     method: Literal["device, inode, size and change time"] = BY_STAT
@@ -110,16 +106,15 @@ class ArmModels(Schema):
 
 
 ENGINE_PACKAGES = ("torch", "vllm")
-"""What the engine is made of, by import name, which is the distribution's too but for the name of a device."""
+"""The engine's packages by import name, and by distribution name but for a device's suffix."""
 
 
 class SourceTree(Schema):
-    """Where an editable distribution has its sources.
+    """The sources of an editable distribution.
 
     Attributes:
-        directory: the tree's.
-        commit: that is checked out; None where it is no git tree.
-        dirty: whether anything is changed or untracked; None likewise.
+        commit: the checked-out one; None outside git.
+        dirty: True if anything is changed or untracked; None likewise.
     """
 
     directory: str
@@ -128,14 +123,12 @@ class SourceTree(Schema):
 
 
 class Distribution(Schema):
-    """One distribution that the engine's interpreter finds, without a look into its files.
+    """One distribution in the engine's interpreter; its files are not read.
 
     Attributes:
-        name: as its metadata spells it.
-        version: of it.
-        metadata: the directory that holds its metadata, or the file that is all of it.
-        stamps_sha256: digest over the stamps of the files that its RECORD lists.
-        editable: where its sources are; None when its files were copied.
+        metadata: directory of its metadata, or the one file with all of it.
+        stamps_sha256: digest over the stamps of the files in its RECORD.
+        editable: None for copied files.
     """
 
     name: str
@@ -146,10 +139,10 @@ class Distribution(Schema):
 
 
 class ImportedPackage(Schema):
-    """A package of this project that the engine's interpreter imports, without a look into its files.
+    """A package of this project as the engine's interpreter imports it; its files are not read.
 
     Attributes:
-        directory: that it is imported from, without links.
+        directory: of the import, without links.
         stamps_sha256: digest over the stamps of its sources.
     """
 
@@ -158,23 +151,18 @@ class ImportedPackage(Schema):
 
 
 class EngineState(Schema):
-    """The interpreter that runs the engine and what it finds, without a look into any file.
+    """The engine's interpreter and everything it finds; no file is read.
 
     Attributes:
         interpreter: as the campaign names it.
         program: the file behind all links.
         stamp: of ``program``.
-        version: ``sys.version``.
-        prefix: ``sys.prefix``.
-        base_prefix: ``sys.base_prefix``.
-        path: ``sys.path``.
-        standard_library: the directory of the standard library, where an operating system may lay a start file.
-        start_files: stamps by path of what Python reads or runs by itself when it starts: ``pyvenv.cfg``, ``.pth``
-            files, ``sitecustomize`` and ``usercustomize``.
-        distributions: all of them, in the order in which they are found.
+        standard_library: the directory of the standard library, a place for an operating system's start file.
+        start_files: stamps by path of the files that Python reads or runs by itself at its start: ``pyvenv.cfg``,
+            ``.pth`` files, ``sitecustomize`` and ``usercustomize``.
+        distributions: all, in the order of finding.
         packages: the candidate's package and ``pytest_laguna``, by import name.
-        imported: what the engine is made of, by import name, and from which directory it is imported; None where from
-            no single one.
+        imported: directory of the import of each engine package, by import name; None if it has no single one.
     """
 
     interpreter: str
@@ -192,13 +180,13 @@ class EngineState(Schema):
 
 
 class DistributionContent(Schema):
-    """What is in a distribution's files.
+    """Check of a distribution's files against its RECORD.
 
     Attributes:
-        record_sha256: of its RECORD, which lists its files with their digests; None where it has none.
-        differing: files that RECORD lists and that are missing or have another content, one line each.
-        unlisted: what can be imported from beside the files of what the engine is made of, and no RECORD lists.
-        start_files: the paths of those start files that its RECORD lists.
+        record_sha256: of its RECORD, the list of its files with their digests; None without one.
+        differing: files in RECORD, missing or with other content, one line each.
+        unlisted: importable files beside those of the engine's packages, listed in no RECORD.
+        start_files: paths of the start files in its RECORD.
     """
 
     record_sha256: Sha256 | None
@@ -208,13 +196,12 @@ class DistributionContent(Schema):
 
 
 class EngineContent(Schema):
-    """The digests of what ``EngineState`` names, taken once.
+    """Digests of the files that ``EngineState`` names, taken once.
 
     Attributes:
-        program: SHA-256 of the interpreter's program.
         start_files: path to SHA-256.
         distributions: by the path of their metadata.
-        packages: by import name, path to SHA-256 of the sources, in the form in which the controller's own are frozen.
+        packages: by import name, path to SHA-256 of the sources, in the form of the controller's own.
         extensions: path on disk to SHA-256 of the compiled parts of these packages.
     """
 
@@ -229,9 +216,7 @@ class EngineIdentity(Schema):
     """The engine before the first arm.
 
     Attributes:
-        state: what there is.
-        content: digests of it.
-        runtime: what it stands on below Python; None on every lane but xpu.
+        runtime: None on every lane but xpu.
     """
 
     state: EngineState
@@ -240,14 +225,12 @@ class EngineIdentity(Schema):
 
 
 class Binary(Schema):
-    """A file that a process had mapped executable, as the controller found it on disk afterwards.
+    """A file once mapped as executable by a process, as the controller found it on disk afterwards.
 
     Attributes:
-        path: where it lies.
-        device: as the kernel tells it of a mapping that the controller made of the file, in the form of
-            ``arm_record.MappedFile``; on some file systems ``stat`` says something else.
-        inode: likewise.
-        stamp: of the file.
+        device: from the kernel's map of the controller's own mapping, as in ``arm_record.MappedFile``; on some file
+            systems ``stat`` says something else.
+        inode: from the same map.
         sha256: of its content.
     """
 
@@ -259,19 +242,19 @@ class Binary(Schema):
 
 
 class FrozenSources(Schema):
-    """The sources of the controller's own copies, which the attempt's identity is made of: path to SHA-256."""
+    """Sources of the controller's own copies, the basis of the attempt's identity: path to SHA-256."""
 
     candidate: dict[str, Sha256]
     harness: dict[str, Sha256]
 
     @property
     def candidate_sha256(self) -> str:
-        """What ``Identity.candidate`` must be."""
+        """Expected value of ``Identity.candidate``."""
         return files.digest_of(dict(self.candidate))
 
     @property
     def harness_sha256(self) -> str:
-        """What ``Identity.harness`` must be."""
+        """Expected value of ``Identity.harness``."""
         return files.digest_of(dict(self.harness))
 
 
@@ -279,16 +262,16 @@ class DiagnosticIdentity(Schema):
     """``diagnostic/identity.json``.
 
     Attributes:
-        attempt: the digests that the attempt is bound to.
+        attempt: the attempt's own.
         frozen: the files behind them.
         candidate: import name of the candidate's package.
-        python: the interpreter that ran the gate, which is the engine's too where the campaign names none.
+        python: the gate's interpreter, also the engine's if the campaign names none.
         engine: before the first process of the diagnostic.
-        engine_after: the later look, after the last one; None when it was not reached.
+        engine_after: the engine after the last process; None if the gate did not get so far.
         models: hashed before the first process.
-        models_around: the later looks, by arm.
-        arm_directories: by arm, below which everything lies that an arm makes for itself; absolute, without links.
-        binaries: everything that an arm or a packet had mapped and that was on disk afterwards, each file once.
+        models_around: later checks, by arm.
+        arm_directories: by arm, the directory of everything that an arm makes for itself; absolute, without links.
+        binaries: every file mapped by an arm or a packet and still on disk afterwards, each once.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-diagnostic-identity-v1"], pydantic.Field(alias="schema")] = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evidence of any campaign with arms, in memory; a piece that is absent says why."""
+"""Evidence of any campaign with arms, in memory; an absent piece holds its reason."""
 
 from __future__ import annotations
 
@@ -19,13 +19,10 @@ class ArmsEvidence:
     """Content of the campaign's directory.
 
     Attributes:
-        target_config: the target's ``config.json``.
-        draft_config: the draft's ``config.json``.
-        identity: of engine, binaries and models.
         idle_before: state of the leased cards before the first process.
         idle_after: state of the leased cards after the last process.
         arms: files of each arm by name, in their order.
-        unexpected: files and directories that the campaign does not write.
+        unexpected: files and directories foreign to the campaign.
     """
 
     target_config: dict[str, JSON] | Missing
@@ -37,5 +34,5 @@ class ArmsEvidence:
     unexpected: tuple[str, ...]
 
     def runs(self) -> Iterator[tuple[str, RunEvidence[Schema, Schema]]]:
-        """Yield every run with its place in the directory, in the order in which they ran."""
+        """Yield every run with its place in the directory, in the order of running."""
         yield from ((f"{ARMS}/{arm}", run) for arm, run in self.arms.items())

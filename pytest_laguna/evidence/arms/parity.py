@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A parity packet: one card, both selectors, the same inputs, and what attention made of them. It times nothing.
+"""A parity packet: the attention of both selectors on one card and the same inputs, without a timing.
 
 Source of shapes and seeds: the published parity packet of the persistent KV-cache views.
 """
@@ -23,13 +23,13 @@ KV_HEADS = 2
 HEAD_SIZE = 128
 """Elements of one head; a page holds key and value side by side in its last dimension."""
 KV_TOKENS = 577
-"""Tokens of the cache that each query attends to at most."""
+"""Maximum of cached tokens for each query."""
 CALLS = 3
-"""How often each case is run: what a selector hands its kernel the second time shows whether it is reused."""
+"""Runs of each case: the second shows whether a selector reuses its kernel's arguments."""
 
 
 class AttentionKind(enum.StrEnum):
-    """The two kinds of attention of the target; their order is the number of their case in a seed."""
+    """The two kinds of attention of the target; their order gives a case's number in a seed."""
 
     FULL = "full"
     SLIDING = "sliding"
@@ -41,7 +41,7 @@ class AttentionKind(enum.StrEnum):
 
     @property
     def window(self) -> tuple[int, int]:
-        """Keys before and after its own position that a query sees; -1 is all of them."""
+        """Keys before and after a query's own position within its view; -1 is all of them."""
         return (-1, -1) if self is AttentionKind.FULL else (511, 0)
 
 
@@ -56,15 +56,13 @@ def query_seed(rank: int, kind: AttentionKind, query: int) -> int:
 
 
 class PacketRequest(Schema):
-    """What a packet's process is told; nothing else decides what it does.
+    """The whole input of a packet's process.
 
     Attributes:
-        lane: where it runs.
         rank: position of its card in the lease.
-        target: folder of the target model, whose configuration the layers are made under.
+        target: folder of the target model; its configuration shapes the layers.
         draft: folder of the draft model, likewise.
-        queries: how many queries each case verifies, one a sequence.
-        planted: a defect to plant in the candidate.
+        queries: number of queries of each case, one a sequence.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-packet-request-v1"], pydantic.Field(alias="schema")] = (
@@ -79,14 +77,7 @@ class PacketRequest(Schema):
 
 
 class TensorGeometry(Schema):
-    """How a tensor lies in its storage; strides and offset in elements.
-
-    Attributes:
-        shape: of it.
-        stride: of each dimension.
-        offset: of its first element.
-        dtype: torch's name.
-    """
+    """A tensor's place in its storage; stride and offset in elements."""
 
     shape: list[Count]
     stride: list[Count]
@@ -95,15 +86,14 @@ class TensorGeometry(Schema):
 
 
 class KernelCalls(Schema):
-    """One kernel's calls for one layer, and the two aliases of the cache that it was handed, seen at the kernel.
+    """One kernel's calls for one layer, and the two aliases of the cache in them, seen at the kernel.
 
     Attributes:
-        calls: of the kernel.
-        same_objects: calls with the very key and value alias of the first, which counts.
+        same_objects: calls with the very key and value alias of the first call, which counts.
         places: distinct addresses and geometries of the two.
-        key: geometry of the first.
-        value: likewise.
-        operators: how often each torch operator reached the dispatcher inside the calls, by its full name.
+        key: geometry of the first alias.
+        value: geometry of the first alias.
+        operators: number of dispatches of each torch operator inside the calls, by its full name.
     """
 
     calls: PositiveCount
@@ -118,10 +108,9 @@ class LayerReport(Schema):
     """One attention layer, as vLLM made it under one selector.
 
     Attributes:
-        name: the layer's.
         implementation: qualified name of its implementation's class.
-        window: as the implementation hands it to the kernel.
-        state: what became of the candidate's views; None where the implementation has none.
+        window: as passed to the kernel.
+        state: None if the implementation has no views of the candidate.
         attention: calls of the attention kernel.
         update: calls of the kernel that writes the cache.
     """
@@ -135,11 +124,10 @@ class LayerReport(Schema):
 
 
 class SelectorReport(Schema):
-    """Everything that ran under one value of the flag.
+    """All layers under one value of the flag.
 
     Attributes:
-        flag: the value.
-        backend: qualified name of the backend class that vLLM selected.
+        backend: qualified name of vLLM's backend class.
         layers: by kind of attention.
     """
 
@@ -149,7 +137,7 @@ class SelectorReport(Schema):
 
 
 class Outcome(Schema):
-    """What one selector made of one case.
+    """Output and cache of one case under one selector.
 
     Attributes:
         outputs: digest of the output's bytes, [queries, query heads * head], of each call.
@@ -164,13 +152,12 @@ class PacketCase(Schema):
     """One number of queries and one kind of attention, under both selectors on equal inputs.
 
     Attributes:
-        kind: of attention.
-        query: queries, one a sequence.
+        query: number of queries, one a sequence.
         seed: of queries, keys and values.
         off: with the selector off.
-        on: with it on.
-        differing_output_bytes: over all calls, counted in the bytes themselves.
-        differing_cache_bytes: likewise, after the last call.
+        on: with the selector on.
+        differing_output_bytes: number of unequal bytes over all calls.
+        differing_cache_bytes: number of unequal bytes after the last call.
     """
 
     kind: AttentionKind
@@ -183,17 +170,13 @@ class PacketCase(Schema):
 
 
 class PlatformReport(Schema):
-    """Where the packet ran, as vLLM and torch see it.
+    """The packet's platform, by vLLM and torch.
 
     Attributes:
         platform: qualified name of vLLM's platform class.
-        device_type: torch's, by that platform.
-        is_cpu: vLLM's own answer.
-        is_cuda: likewise.
-        is_xpu: likewise.
-        visible_devices: accelerators that torch counts; on the cpu lane slots in the mask.
-        device_name: by vLLM.
-        card: identity of the card that was computed on, of the lease's kind: UUID, PCI address or slot.
+        device_type: torch's name for it.
+        visible_devices: accelerators by torch's count; on the cpu lane slots in the mask.
+        card: identity of the computing card, of the lease's kind: UUID, PCI address or slot.
     """
 
     platform: str
@@ -207,12 +190,12 @@ class PlatformReport(Schema):
 
 
 class FunctionOrigin(Schema):
-    """A function that was called, and the file that it comes from.
+    """A called function, and its file.
 
     Attributes:
-        name: under which vLLM's backend calls it.
-        module: that defines it.
-        qualified_name: there.
+        name: vLLM's backend calls it so.
+        module: of its definition.
+        qualified_name: in that module.
         file: of the module.
         sha256: of that file.
     """
@@ -225,13 +208,7 @@ class FunctionOrigin(Schema):
 
 
 class Extension(Schema):
-    """A compiled module beside the attention kernel's, loaded in the process.
-
-    Attributes:
-        module: its name.
-        file: that it was loaded from.
-        sha256: of that file.
-    """
+    """A compiled module, loaded in the process."""
 
     module: str
     file: str
@@ -239,14 +216,14 @@ class Extension(Schema):
 
 
 class KernelReport(Schema):
-    """What served attention.
+    """The kernels behind attention.
 
     Attributes:
-        functions: what vLLM's backend calls, attention first.
-        served_by: the module that ends in the lane's own operators, and its file.
-        flash_attention_version: that vLLM's implementations were made for.
+        functions: callees of vLLM's backend, attention first.
+        served_by: the module with the lane's own operators at its end.
+        flash_attention_version: of vLLM's implementations.
         extensions: the compiled modules beside ``served_by``.
-        forbidden: functions of ``served_by`` that were replaced by a handler that raises.
+        forbidden: functions of ``served_by`` replaced by a handler that raises.
     """
 
     functions: Annotated[list[FunctionOrigin], pydantic.Field(min_length=1)]
@@ -257,21 +234,17 @@ class KernelReport(Schema):
 
 
 class PacketRecord(Schema):
-    """What one packet did.
+    """The record of one packet.
 
     Attributes:
-        request: what it was told.
-        process: that it ran in.
-        platform: where it ran.
-        kernels: what served attention.
-        cache: geometry of a layer's cache, [pages, KV heads, tokens of a page, key and value].
+        cache: of one layer, [pages, KV heads, tokens of a page, key and value].
         cache_sha256: of its bytes before each case.
         off: with the selector off.
         on: with it on.
-        cases: every case, in the order in which they ran.
-        mapped: every file of which the process had a part mapped as executable when all was done.
+        cases: in the order of running.
+        mapped: every file mapped as executable at the end.
         versions: of torch, vllm and Python.
-        environment: of the process when it began.
+        environment: of the process at its start.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-packet-record-v1"], pydantic.Field(alias="schema")] = (

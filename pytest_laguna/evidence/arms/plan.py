@@ -43,7 +43,7 @@ class Topology(Schema):
 
 
 class GeneratedModels(Schema):
-    """A generated pair of models; its weights and its prompts are a part of the frozen harness.
+    """A generated pair of models; its weights and prompts are a part of the frozen harness.
 
     Attributes:
         layers: of the target.
@@ -76,7 +76,6 @@ class ArmsPlan(Schema):
         cards: identities of the leased cards, in rank order.
         vllm: version of all arms.
         interpreter: the Python of the arms, as the campaign names it; None for the gate's own.
-        models: with their prompt.
         completion_tokens: of each arm's one generation.
         collective_breaks: True if each all-reduce is a break of its own.
         topology: of the target's graph.

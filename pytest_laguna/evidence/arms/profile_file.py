@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a rank's replay profile sample by sample: of 10,000 samples one is in memory as objects, the rest as text."""
+"""Reads a rank's replay profile sample by sample: one of 10,000 samples is in memory as objects, the rest as text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ A call, and each step through its samples, raises UnusableEvidenceError if the f
 """
 
 _SAMPLES = ',"samples":['
-"""Where the samples begin in canonical JSON. Text cannot hold it: there each quotation mark follows a backslash."""
+"""Begin of the samples in canonical JSON; text cannot hold it, for its quotation marks follow backslashes."""
 
 _DECODER = json.JSONDecoder()
 
@@ -35,11 +35,11 @@ def profiles_in(directory: Path) -> Profiles:
 
 
 def read_profile(path: Path) -> RankProfile:
-    """Open a rank's profile: what holds for all samples is read at once, each sample when it is asked for.
+    """Open a rank's profile: the header is read at once, each sample on demand.
 
     Raises:
-        UnusableEvidenceError: missing, torn, not in canonical form, or of another schema; a step through the samples
-            raises it where that sample is.
+        UnusableEvidenceError: missing, torn, not in canonical form, or of another schema; for a sample, the step to it
+            raises.
     """
     content = files.read_bytes(path, limit=min(_size(path), files.SIZE_LIMIT))  # 10,000 replays take half of it
     try:
@@ -57,7 +57,7 @@ def read_profile(path: Path) -> RankProfile:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file, so that no buffer for the largest one is made; what is not there is left to the reader."""
+    """Bytes of a file, so that no buffer for the largest one is made; 0 leaves an absent file to the reader."""
     try:
         return path.stat().st_size
     except OSError:
@@ -65,7 +65,7 @@ def _size(path: Path) -> int:
 
 
 def _header(rest: str, name: str) -> ProfileHeader:
-    """The file without its samples."""
+    """Parse the file without its samples."""
     value = files.parse_json(rest.encode(), name)
     if not isinstance(value, dict) or files.canonical_json(value) != rest.encode():
         message = f"{name}: not in canonical form; expected RFC 8785 JSON as it was written"
@@ -74,7 +74,7 @@ def _header(rest: str, name: str) -> ProfileHeader:
 
 
 def _samples(text: str, begin: int, end: int, segments: int, name: str) -> Iterator[ReplaySample]:
-    """Each sample of ``text[begin:end]``, which a comma separates from the next."""
+    """Yield each sample of ``text[begin:end]``, a list separated by commas."""
     position = begin
     for index in range(end - begin):
         value, after = _decode(text, position, f"{name}: sample {index}")
@@ -87,7 +87,7 @@ def _samples(text: str, begin: int, end: int, segments: int, name: str) -> Itera
 
 
 def _decode(text: str, position: int, where: str) -> tuple[JSON, int]:
-    """The value at a position and where it ends; canonical JSON of integers is what the encoder in C gives."""
+    """Return the value at a position and its end; canonical JSON of integers equals the output of the encoder in C."""
     try:
         value, after = _DECODER.raw_decode(text, position)
     except (ValueError, RecursionError) as error:
@@ -103,7 +103,7 @@ def _sample(value: JSON, segments: int, where: str) -> ReplaySample:
     except pydantic.ValidationError as error:
         _refuse(where, first_defect(error))
     if len(sample.segment_ns) != segments:
-        _refuse(where, f"{len(sample.segment_ns)} segment times for {segments} segments")
+        _refuse(where, f"seen {len(sample.segment_ns)} segment times for {segments} segments")
     return sample
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where each rank of an arm was shortly before the arm would be ended: the text that Python's fault handler writes.
+"""The last stack of each rank of an arm, written by Python's fault handler shortly before the arm is ended.
 
 A rank that answers in time leaves none. The handler writes ASCII from a thread of its own, which needs nothing of the
-rank's interpreter: a rank that spins or waits is written down, and one that is stopped is not.
+rank's interpreter: it writes down a spinning or waiting rank, but not a stopped one.
 """
 
 from __future__ import annotations
@@ -20,23 +20,21 @@ SIZE_LIMIT = 1024 * 1024
 
 _NAME = re.compile(r"rank-(0|[1-9][0-9]{0,3})-stack\.txt")
 _WRITTEN = "Timeout ("
-"""How each text of a file begins; where a step came back after all, a later one may follow."""
+"""Begin of each text in a file; if a step returned after all, a later text may follow."""
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):.*")
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>[0-9]+|\?\?\?) in (?P<function>.*)')
 _CUT = "  ..."
-"""What stands for frames that are too many."""
+"""Placeholder of frames beyond the limit."""
 _OUTERMOST = {"<module>", "_run_module_as_main"}
-"""In what the main thread of a program or of a module runs, as no other does."""
+"""Outermost functions of a main thread, of no other thread."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame:
-    """One call of a rank's, as Python's fault handler writes it.
+    """One call of a rank, as Python's fault handler writes it.
 
     Attributes:
-        file: path of its source.
-        line: its number; ``???`` where the handler did not know it.
-        function: its name.
+        line: its number; ``???`` if the handler did not know it.
     """
 
     file: str
@@ -49,18 +47,18 @@ class Frame:
 
 
 Stack: TypeAlias = tuple[Frame, ...]
-"""The calls that a rank's main thread was in, the innermost first."""
+"""Calls of a rank's main thread, the innermost first."""
 
 
 def remove_unwritten(directory: Path) -> None:
-    """Take away the files in which the ranks of an arm, having all answered, have had nothing to write."""
+    """Remove empty stack files: every rank of the arm answered in time."""
     for path in stack_files(directory):
         if path.stat().st_size == 0:
             path.unlink()
 
 
 def stack_files(directory: Path) -> list[Path]:
-    """What the ranks of an arm have made, sorted; nothing where there is no directory."""
+    """Stack files of an arm's ranks, sorted; none without a directory."""
     try:
         return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name))
     except OSError:
@@ -82,14 +80,14 @@ def read_stack(path: Path) -> Stack:
 
 
 def main_stack(text: str, name: str) -> Stack:
-    """The main thread's calls; it is the oldest thread, which the handler writes last.
+    """Return the calls of the main thread, the oldest thread: the handler writes it last.
 
     Args:
-        text: what the handler wrote, once or more often.
-        name: what an error calls it.
+        text: output of the handler, written once or more often.
+        name: name of the file in errors.
 
     Raises:
-        UnusableEvidenceError: it is torn, or nothing that the handler writes.
+        UnusableEvidenceError: it is torn, or not of the handler's form.
     """
     before, written, last = text.rpartition(_WRITTEN)
     lines = last.splitlines()[1:]
@@ -103,7 +101,7 @@ def main_stack(text: str, name: str) -> Stack:
 
 
 def _frames(lines: list[str]) -> tuple[Stack, bool]:
-    """The calls of a thread, and whether there were more than are written; none where a line is anything else."""
+    """Return the calls of a thread, and True if more were cut off; no calls if a line is anything else."""
     cut = bool(lines) and lines[-1] == _CUT
     matches = [_FRAME.fullmatch(line) for line in (lines[:-1] if cut else lines)]
     found = [match for match in matches if match]

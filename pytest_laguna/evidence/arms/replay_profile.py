@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's time in each replay of the target's graph: one file a rank.
+"""Host times of each replay of the target's graph: one file a rank.
 
 The quantities are those of the published in-process replay profile, version 2; the names are ours. All times are
-integer nanoseconds of a monotonic clock. What upstream vLLM has no step for is None.
+integer nanoseconds of a monotonic clock. A step unknown to upstream vLLM is None.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pydantic
 from pytest_laguna.evidence.schemas import Schema
 
 LARGEST = 2**53
-"""From here on not every integer has a form of its own in canonical JSON."""
+"""Smallest integer without a form of its own in canonical JSON."""
 
 Count = Annotated[int, pydantic.Field(ge=0, lt=LARGEST)]
 Nanoseconds = Annotated[int, pydantic.Field(ge=0, lt=LARGEST)]
@@ -25,17 +25,15 @@ SegmentKind: TypeAlias = Literal["graph", "attention", "collective", "other"]
 
 
 class ViewPreparation(Schema):
-    """The preparations of KV-cache views within one replay.
+    """Preparations of KV-cache views within one replay.
 
     Attributes:
         forward_calls: for the attention kernel.
-        forward_ns: their time.
-        update_calls: for the write of new keys and values; none where the write is inside a captured graph.
-        update_ns: their time.
-        incumbent_calls: of both that evaluated vLLM's own expression.
-        persistent_calls: of both that asked the candidate.
-        persistent_hits: of those, answered with views that were there.
-        persistent_builds: of those, answered with new ones.
+        update_calls: for the write of new keys and values; 0 if the write is inside a captured graph.
+        incumbent_calls: of both, those by vLLM's own expression.
+        persistent_calls: of both, those by the candidate.
+        persistent_hits: of these, answered with existing views.
+        persistent_builds: of these, answered with new ones.
     """
 
     forward_calls: Count
@@ -59,10 +57,9 @@ class ReplaySample(Schema):
     Attributes:
         segment_ns: host time of each segment's call, in replay order.
         loop_ns: the loop over all segments.
-        debug_guard_ns: the check that the inputs are those of the capture, which upstream makes in debug mode only.
+        debug_guard_ns: comparison of the inputs with those of the capture, upstream in debug mode only.
         offloader_sync_ns: waiting for offloaded weights.
         signature_collect_ns: collecting the signature of the static inputs.
-        signature_compare_ns: comparing it.
         host_ns: from the wrapper's entry until the host has submitted everything.
         synchronize_ns: the one wait for the device after it.
         whole_ns: from the entry until the device is done.
@@ -83,18 +80,16 @@ class ReplaySample(Schema):
     @pydantic.model_validator(mode="after")
     def _bounded(self) -> Self:
         if sum(self.segment_ns) >= LARGEST:
-            message = f"segments of {sum(self.segment_ns)} ns in all; expected less than {LARGEST}, as of each time"
+            message = f"segments of {sum(self.segment_ns)} ns in all; expected less than {LARGEST} ns"
             raise ValueError(message)
         return self
 
 
 class RankHeader(Schema):
-    """Of which rank a profile is, and of which replay.
+    """The rank and the replay of a profile.
 
     Attributes:
-        rank: its number.
-        world_size: how many there are.
-        descriptor: vLLM's description of the batch that was replayed.
+        descriptor: vLLM's description of the replayed batch.
         kinds: of the segments, in replay order.
     """
 
@@ -106,13 +101,13 @@ class RankHeader(Schema):
     @pydantic.model_validator(mode="after")
     def _rank_exists(self) -> Self:
         if self.rank >= self.world_size:
-            message = f"rank {self.rank} of {self.world_size}"
+            message = f"rank {self.rank} of {self.world_size}; expected less than the world size"
             raise ValueError(message)
         return self
 
 
 class ProfileHeader(RankHeader):
-    """What holds for all samples of a rank."""
+    """The part of a rank's profile common to all samples."""
 
     file_schema: Annotated[Literal["pytest-laguna-replay-profile-v1"], pydantic.Field(alias="schema")] = (
         "pytest-laguna-replay-profile-v1"
@@ -120,7 +115,7 @@ class ProfileHeader(RankHeader):
 
 
 class ReplayProfile(ProfileHeader):
-    """What one rank measured.
+    """The replay profile of one rank.
 
     Attributes:
         samples: in the order of the replays.
@@ -132,18 +127,18 @@ class ReplayProfile(ProfileHeader):
     def _whole(self) -> Self:
         for index, sample in enumerate(self.samples):
             if len(sample.segment_ns) != len(self.kinds):
-                message = f"sample {index}: {len(sample.segment_ns)} segment times for {len(self.kinds)} segments"
+                message = f"sample {index}: {len(sample.segment_ns)} segment times; expected {len(self.kinds)}"
                 raise ValueError(message)
         return self
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RankProfile:
-    """A profile whose samples are read one at a time: it may be larger than is wanted in memory.
+    """A profile with samples read one at a time: it may be too large for memory.
 
     Attributes:
         sha256: digest of the file.
-        header: what holds for all of them.
+        header: the part common to all samples.
         samples: in the order of the replays; consumed by the first pass.
     """
 
@@ -153,5 +148,5 @@ class RankProfile:
 
 
 def order_sha256(kinds: Sequence[str]) -> str:
-    """SHA-256 of the kinds in replay order, joined by commas: the form in which published campaigns freeze it."""
+    """SHA-256 of the kinds in replay order, joined by commas, as in published campaigns."""
     return hashlib.sha256(",".join(kinds).encode()).hexdigest()

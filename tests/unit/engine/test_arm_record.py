@@ -42,9 +42,9 @@ def test_the_four_arms_differ_in_speculation_graphs_and_flag() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"draft": None}, "a draft is named in every arm but q1"),
-        ({"arm": Arm.Q1}, "and not in q1"),
-        ({"planted": Planted.WRONG_OFFSET}, "only graph-candidate runs the code it is planted in"),
+        ({"draft": None}, "draft None; expected one in every arm but q1"),
+        ({"arm": Arm.Q1}, "arm q1: draft .*; expected one in every arm but q1"),
+        ({"planted": Planted.WRONG_OFFSET}, "expected it in graph-candidate, which runs that code"),
         ({"tokens": 0}, "greater than or equal to 1"),
         ({"tensor_parallel_size": 0}, "greater than or equal to 1"),
         ({"prompt": ""}, "at least 1 character"),
@@ -54,7 +54,7 @@ def test_the_four_arms_differ_in_speculation_graphs_and_flag() -> None:
         ({"retries": 1}, "Extra inputs are not permitted"),
         ({"profile_samples": -1}, "greater than or equal to 0"),
         ({"profile_samples": MOST_PROFILE_SAMPLES + 1}, "less than or equal to 512"),
-        ({"profile_samples": 31, "arm": Arm.EAGER}, "arm eager with 31 profile samples: it has no graph to replay"),
+        ({"profile_samples": 31, "arm": Arm.EAGER}, "arm eager: 31 profile samples; expected 0 without a graph"),
     ],
 )
 def test_a_request_that_means_nothing_is_refused(changes: dict[str, Any], reason: str) -> None:
@@ -108,11 +108,11 @@ def test_a_record_without_a_field_is_refused(field: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"token_ids": [5, 6, 8]}, "token_sha256 is not the digest of token_ids"),
+        ({"token_ids": [5, 6, 8]}, "token_sha256: seen another digest; expected that of token_ids"),
         ({"ranks": []}, "at least 1 item"),
         ({"ranks": [support.record().ranks[0], support.record().ranks[0]]}, "expected each of the request's once"),
-        ({"acceptance": None}, "every arm but q1 has one"),
-        ({"request": support.request(arm=Arm.Q1, draft=None)}, "and q1 none"),
+        ({"acceptance": None}, "acceptance None; expected one in every arm but q1"),
+        ({"request": support.request(arm=Arm.Q1, draft=None)}, "arm q1: acceptance .*; expected one in every arm but q1"),
         ({"generation_seconds": 0.0}, "greater than 0"),
         ({"generation_seconds": float("nan")}, "greater than 0|finite"),
         ({"start_seconds": float("inf")}, "finite"),
@@ -160,7 +160,7 @@ def test_a_profile_is_the_one_that_was_asked_for(asked: int, profile: ProfileRep
     request = support.request(profile_samples=31)
     assert support.record(request=request, ranks=[support.rank_report(profile=PROFILED)]).ranks[0].profile == PROFILED
     seen = profile.samples if profile else 0
-    with pytest.raises(pydantic.ValidationError, match=f"a profile of {seen} samples, asked for {asked}"):
+    with pytest.raises(pydantic.ValidationError, match=f"a profile of {seen} samples; expected {asked}"):
         support.record(request=support.request(profile_samples=asked), ranks=[support.rank_report(profile=profile)])
 
 
@@ -169,17 +169,17 @@ def test_a_profile_is_the_one_that_was_asked_for(asked: int, profile: ProfileRep
 )
 def test_a_profile_is_written_with_its_last_sample_or_never(taken: int, sha256: str | None) -> None:
     assert ProfileReport(samples=31, taken=30, sha256=None).taken == 30
-    with pytest.raises(pydantic.ValidationError, match="written with the last, or never"):
+    with pytest.raises(pydantic.ValidationError, match="expected one after the last sample"):
         ProfileReport(samples=31, taken=taken, sha256=sha256)
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"accepted": 4}, "do not add up"),
-        ({"accepted_per_position": [1, 2, 0], "accepted": 3}, "do not add up"),
-        ({"drafts": 0}, "do not add up"),
-        ({"draft_tokens": 1}, "do not add up"),
+        ({"accepted": 4}, "expected counts that fall"),
+        ({"accepted_per_position": [1, 2, 0], "accepted": 3}, "expected counts that fall"),
+        ({"drafts": 0}, "expected counts that fall"),
+        ({"draft_tokens": 1}, "expected counts that fall"),
     ],
 )
 def test_acceptance_must_add_up(changes: dict[str, Any], reason: str) -> None:

@@ -19,15 +19,15 @@ ORDER = "e5" * 32
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"arm": Arm.Q1, "draft": None, "event_profile": ORDER}, "only graph-control has one"),
-        ({"arm": Arm.EAGER, "event_profile": ORDER}, "only graph-control has one"),
-        ({"arm": Arm.GRAPH_CANDIDATE, "event_profile": ORDER}, "only graph-control has one"),
-        ({"event_profile": ORDER, "profile_samples": 3}, "one instrument at a time"),
+        ({"arm": Arm.Q1, "draft": None, "event_profile": ORDER}, "expected an event profile in graph-control"),
+        ({"arm": Arm.EAGER, "event_profile": ORDER}, "expected an event profile in graph-control"),
+        ({"arm": Arm.GRAPH_CANDIDATE, "event_profile": ORDER}, "expected an event profile in graph-control"),
+        ({"event_profile": ORDER, "profile_samples": 3}, "with 0 profile samples"),
         ({"event_fitness_rounds": 3}, "none without an event profile"),
         ({"event_sparse_replays": 3}, "none without an event profile"),
         (
             {"event_profile": ORDER, "event_fitness_rounds": 3, "event_sparse_replays": 4},
-            "3 rounds of fitness and 4 sparse replays: expected one of them at most",
+            "3 rounds of fitness and 4 sparse replays; expected one of them at most",
         ),
         ({"event_profile": "e5"}, "event_profile"),
     ],

@@ -53,5 +53,5 @@ def test_the_executor_backend_is_passed_through() -> None:
 def test_a_draft_is_served_where_the_arm_has_one_and_nowhere_else() -> None:
     q1 = dataclasses.replace(SERVED, arm=Arm.Q1, draft=None)
     assert "speculative_config" not in q1.engine_arguments()
-    with pytest.raises(ValueError, match="a draft is named in every arm but q1"):
+    with pytest.raises(ValueError, match="expected one in every arm but q1"):
         dataclasses.replace(SERVED, draft=None).engine_arguments()

@@ -158,7 +158,7 @@ REFUSED: list[tuple[str, Callable[[Values], None], str]] = [
     ("samples", _at("samples", 31), "samples 31; expected 3"),
     ("samples type", _at("samples", 3.0), "samples 3.0; expected 3"),
     ("rank type", _at("rank", True), "rank: Input should be a valid integer"),
-    ("rank beyond", _at("rank", 4), "rank 4 of 4; expected a published profile"),
+    ("rank beyond", _at("rank", 4), "rank 4 of 4; expected less than the world size"),
     ("descriptor", _at("batch_descriptor", ""), "descriptor: String should have at least 1"),
     ("graphs", _at("graphs", 145), "graphs 145; expected 146"),
     ("breaks", _at("eager_breaks", 146), "eager_breaks 146; expected 145"),

@@ -115,7 +115,7 @@ REFUSED: list[tuple[bytes, str]] = [
     (GOOD.replace(b'"whole_ns":82', b'"whole_ns":82,"zeal":1'), "sample 2: zeal: Extra inputs"),
     (GOOD.replace(b"80},{", b"80};{"), "sample 0: ends in other text"),
     (GOOD.replace(b'82}],"schema"', b'82},],"schema"'), "sample 3: not JSON"),
-    (_sample(_times([10, 30])), "sample 2: 2 segment times for 3 segments"),
+    (_sample(_times([10, 30])), "sample 2: seen 2 segment times for 3 segments"),
     (_sample(_times([10, 30, None])), "sample 2: segment_ns.2: Input should be a valid integer"),
     (_sample(lambda sample: sample.pop("views")), "sample 2: views: Field required"),
     (_sample(lambda sample: sample["views"].update(forward_calls="1")), "sample 2: views.forward_calls"),

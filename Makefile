@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # make gates   the gates on the cpu lane, then their verdicts    make test   lint, types and the test suite
 # make lock    new versions into requirements/                   make clean  everything that these leave behind
+# make test-engines  test-sessions  test-faults  test-rules   the long tests: docs/testing.md says who runs which, and when
 # make test-legacy   the candidate's contract on the legacy Intel stack, whose torch is large
-# make mutation      whether the tests refute changes of what judges; hours, see docs/mutation-testing.md
+# make mutation      asks the tests of each changed function that judges: docs/mutation-testing.md
 
 PYTHON ?= python3
 # More for pip, such as --extra-index-url for PyTorch's CPU wheel index (see requirements/cpu.txt).
@@ -15,7 +16,7 @@ VLLM_SOURCES := wheels/vllm-0.26.0 wheels/vllm-0.33.0
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: gates test test-legacy mutation static vllm-sources lock clean
+.PHONY: gates test test-engines test-sessions test-faults test-rules test-legacy mutation static vllm-sources lock clean
 .DELETE_ON_ERROR:
 
 # A gate that does not pass ends the run; make prints its exit code and,
@@ -34,12 +35,17 @@ gates: $(PROJECT)
 	$(BIN)/laguna verify sealed || { verified=$$?; [ $$status -ne 0 ] || status=$$verified; }; \
 	exit $$status
 
-# A file stays with one worker: what its fixtures build or run is built once. Files begin in their order, in which those that
+# A file stays with one worker, which builds or runs once what its fixtures need. Files begin in their order, in which those that
 # run engines come first; by itself xdist keeps files of few tests, which are these, for the end. Three keep two cores busy:
 # a worker waits for a fifth of its time, for deadlines and for processes that start and end.
+TESTS := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 3 --dist=loadfile --no-loadscope-reorder --durations=20
+
 test: static vllm-sources
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 3 --dist=loadfile --no-loadscope-reorder \
-	  --timeout=600 --durations=30
+	$(TESTS) --timeout=900 -m "kept or not (engines or sessions or faults or rules)"
+
+# All tests with a long target's marker.
+test-engines test-sessions test-faults test-rules: test-%: vllm-sources
+	$(TESTS) --timeout=3600 -m $*
 
 # The candidate's contract under the Python validator: the native check needs a torch that the legacy stack does not have.
 LEGACY := .venv-legacy

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 FORK = multiprocessing.get_context("fork")
-SECONDS = 60.0
+SECONDS = 600.0
 """How long a phase waits for what a test does in it."""
 BROKEN_START = (
     "WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause."

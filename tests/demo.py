@@ -96,7 +96,7 @@ PROVES = 'prove("shown", seen=[1, 2.5, "three"])'
 class Project:
     """The demonstration project in a directory, and what its sessions left there."""
 
-    timeout = 120
+    timeout = 600
     """Seconds that one session may take."""
 
     def __init__(self, directory: Path) -> None:

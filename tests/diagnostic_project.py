@@ -30,7 +30,7 @@ second = "checks/test_first.py::test_second"
 class DiagnosticProject(Project):
     """Its gate 1 proves nothing about the candidate; its gates 2 and 3 are the shipped ones."""
 
-    timeout = 900
+    timeout = 3600
 
     def __init__(self, directory: Path, *, cards: int = 1, **changed: str) -> None:
         super().__init__(directory)
@@ -46,6 +46,7 @@ class DiagnosticProject(Project):
     def _commit_protocol(self) -> None:
         """Gate 3 reads a protocol that git holds."""
         text = PROTOCOL.read_text().replace("laguna-persistent-kv-views-quick", "diagnostic-test")
+        text = text.replace("ready_seconds = 300.0", "ready_seconds = 1800.0")
         (self.directory / PROTOCOL.name).write_text(text)
         (self.directory / ".gitignore").write_text("engine/\nsealed/\n")
         author = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
@@ -83,7 +84,7 @@ def small_campaign(**changed: str) -> str:
     text = QUICK.read_text()
     text = re.sub(r"\[clauses\.1\].*?(?=\[clauses\.2\])", FIRST_CLAUSES, text, flags=re.DOTALL)
     text = re.sub(r"\[rehearsal\].*?(?=\[clauses\.1\])", "", text, flags=re.DOTALL)
-    values = {"name": '"diagnostic-test"', "layers": "8", "samples": "4", "deadline_seconds": "200.0"}
+    values = {"name": '"diagnostic-test"', "layers": "8", "samples": "4", "deadline_seconds": "2400.0"}
     values |= {"completion_tokens": "64"} | changed
     for key, value in values.items():
         text, found = re.subn(rf"(?<![\w-]){key} = (\"[^\"]*\"|[^,\n ]+)", f"{key} = {value}", text)

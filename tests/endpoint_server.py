@@ -291,6 +291,7 @@ def start_rank() -> None:
 
     def end_with_it() -> None:
         os.waitpid(rank, 0)
+        RANK_ENDED.set()
         if not STOPPING.is_set():
             sys.stderr.write("EngineDeadError: EngineCore encountered an issue.\n")
             sys.stderr.flush()
@@ -299,14 +300,14 @@ def start_rank() -> None:
     threading.Thread(target=end_with_it, daemon=True).start()
 
 
-STOPPING = threading.Event()
+STOPPING, RANK_ENDED = threading.Event(), threading.Event()
 
 
-def end_slowly(*_: object) -> None:
-    """Take a while to stop, and say so where the leg's evidence is not."""
+def end_after_its_rank(*_: object) -> None:
+    """Say, where the leg's evidence is not, that it stops, and do so once the rank is killed; itself it may be, too."""
     STOPPING.set()
     (Path(os.environ["LAGUNA_RANK_PIPES"]) / "stopping").touch()
-    time.sleep(0.8)
+    RANK_ENDED.wait()
     os._exit(0)
 
 
@@ -317,7 +318,7 @@ def main(mode: str, port: str, model: str, alias: str) -> None:
         leave_a_worker()
     signal.signal(signal.SIGINT, lambda *_: os._exit(0))
     if mode == "ranked-slow":
-        signal.signal(signal.SIGINT, end_slowly)
+        signal.signal(signal.SIGINT, end_after_its_rank)
     if mode.startswith("ranked"):
         start_rank()
     elif mode != "silent-ranks":

@@ -26,11 +26,14 @@ def arm_runner(arm_runner):
 """
 
 
-def runner(*, deadline_seconds: float = 240.0, settle_seconds: float = 2.0) -> ArmRunner:
+def runner(
+    *, deadline_seconds: float = 2400.0, settle_seconds: float = 30.0, interrupt_seconds: float = 1.0
+) -> ArmRunner:
+    """The bounds are a last net: what they end should long have ended by itself on the slowest machine."""
     bounds = Bounds(
         deadline_seconds=deadline_seconds,
         settle_seconds=settle_seconds,
-        interrupt_seconds=1.0,
+        interrupt_seconds=interrupt_seconds,
         terminate_seconds=1.0,
         kill_seconds=5.0,
         memory_limit_bytes=6 * 2**30,

@@ -18,6 +18,8 @@ from tests import fuzz_roots
 from tests.demo import writable
 from tests.sealed import build, good_events, phase, reseal, restamp
 
+pytestmark = pytest.mark.sessions(keep=2)
+
 LAGUNA = (sys.executable, "-m", "pytest_laguna.cli")
 SECOND = "checks/test_first.py::test_second"
 

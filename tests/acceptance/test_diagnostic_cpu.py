@@ -30,6 +30,8 @@ from tests.demo import laguna, writable
 from tests.diagnostic_project import PROTOCOL, ROOT, DiagnosticProject, make_engine
 from tests.sealed import reseal
 
+pytestmark = [pytest.mark.engines(keep=1), pytest.mark.timeout(3600)]
+
 
 @pytest.fixture(scope="module")
 def passed(tmp_path_factory: pytest.TempPathFactory) -> DiagnosticProject:
@@ -132,6 +134,7 @@ def _verdicts(sealed: Path) -> list[tuple[str, object]]:
     return [(gates[0]["verdict"], 0), (gates[1]["verdict"], gates[1]["reason"].partition(":")[0])]
 
 
+@pytest.mark.engines
 def test_the_endpoint_crossover_passes_after_it(passed: DiagnosticProject, tmp_path: Path) -> None:
     """Four legs of 13 prompts on real servers."""
     result = passed.gate(3, f"--cards={','.join(passed.cards)}")
@@ -156,6 +159,7 @@ def test_the_endpoint_crossover_passes_after_it(passed: DiagnosticProject, tmp_p
     ]
 
 
+@pytest.mark.engines
 def test_gate_3_refuses_a_protocol_that_was_changed_and_not_committed(
     passed: DiagnosticProject, tmp_path: Path
 ) -> None:
@@ -191,16 +195,19 @@ def _refused_before_any_arm(project: DiagnosticProject, code: int, reason: str) 
     assert [*(project.diagnostic / "arms").iterdir()] == []
 
 
+@pytest.mark.engines
 def test_a_prompt_that_the_pair_has_not_is_named(tmp_path: Path) -> None:
     project = DiagnosticProject(tmp_path, prompt='"no-such"')
     _refused_before_any_arm(project, 23, "lanes.cpu.engine.model: prompt 'no-such'; expected one of the pair's: ")
 
 
+@pytest.mark.engines
 def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
     project = DiagnosticProject(tmp_path, decides='"exactness"\ninterpreter = "nowhere/python"')
     _refused_before_any_arm(project, 23, f"{tmp_path}/nowhere/python in ")
 
 
+@pytest.mark.engines
 def test_no_arm_runs_for_an_engine_that_is_not_the_frozen_one(tmp_path: Path) -> None:
     """Its interpreter finds another copy of the candidate first."""
     project = DiagnosticProject(tmp_path, decides='"exactness"\ninterpreter = "engine/bin/python"')
@@ -222,7 +229,7 @@ class Interference(NamedTuple):
     verdict: int
     reason: str
     cards: int = 1
-    deadline_seconds: str = "200.0"
+    deadline_seconds: str = "2400.0"
 
 
 def _arm_process(place: Path) -> int:
@@ -268,7 +275,7 @@ def _leave_a_process(project: DiagnosticProject, place: Path) -> None:
     subprocess.run(command, env=environment, check=True, start_new_session=True)
 
 
-SHORT_LADDER = {"settle_seconds": "5.0", "interrupt_seconds": "1.0", "terminate_seconds": "1.0"}
+SHORT_LADDER = {"settle_seconds": "30.0", "interrupt_seconds": "1.0", "terminate_seconds": "1.0"}
 """What has to be killed need not be asked for as long as a server that ends in good order."""
 
 INTERFERENCES = {
@@ -280,13 +287,14 @@ INTERFERENCES = {
         23,
         "rank 1 did not say where it was: it was stopped, had ended or had not begun; rank 0 waited in ",
         cards=2,
-        deadline_seconds="50.0",
+        deadline_seconds="240.0",
     ),
     "a model that changes": Interference("arms/q1", _change_the_model, 22, "config.json: changed since"),
     "a process on the card": Interference("arms/graph-candidate", _leave_a_process, 21, "left running: pid"),
 }
 
 
+@pytest.mark.engines
 @pytest.mark.parametrize("name", INTERFERENCES)
 def test_what_happens_to_a_running_diagnostic_is_named(name: str, tmp_path: Path) -> None:
     place, act, code, reason, cards, deadline_seconds = INTERFERENCES[name]
@@ -297,13 +305,13 @@ def test_what_happens_to_a_running_diagnostic_is_named(name: str, tmp_path: Path
         command, cwd=project.directory, env=project.environment(), stdout=subprocess.PIPE, text=True
     ) as gate:
         directory = project.attempt_of(2) / "evidence" / DIRECTORY / place
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 3000
         while not (directory / "stderr.log").exists():
             assert time.monotonic() < deadline
             assert gate.poll() is None
             time.sleep(0.05)
         act(project, directory)
-        output, _ = gate.communicate(timeout=600)
+        output, _ = gate.communicate(timeout=3000)
     assert gate.returncode == code, output
     assert reason in output, output
     assert project.verify()[0] == code

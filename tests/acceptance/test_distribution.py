@@ -19,6 +19,8 @@ import pytest
 from pytest_laguna.evidence.junit import read_junit
 from tests.demo import CARD, Project
 
+pytestmark = pytest.mark.sessions
+
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY_POINTS = {
     "laguna = pytest_laguna.cli:main",
@@ -110,6 +112,7 @@ def bare(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return install(tmp_path_factory.mktemp("bare"), wheel, *VERSIONS[request.param]())
 
 
+@pytest.mark.sessions(keep=1)
 def test_the_wheel_holds_every_source_and_data_file(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {
@@ -125,12 +128,14 @@ def test_the_wheel_holds_every_source_and_data_file(wheel: Path) -> None:
     assert not {name for name in names if name.startswith(("tests/", "gates/", "tools/", "benchmarks/"))}
 
 
+@pytest.mark.sessions(keep=1)
 def test_the_wheel_declares_its_entry_points(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     (declared,) = (name for name in archive.namelist() if name.endswith("/entry_points.txt"))
     assert set(archive.read(declared).decode().splitlines()) >= ENTRY_POINTS
 
 
+@pytest.mark.sessions(keep=1)
 def test_the_source_distribution_holds_what_a_build_needs(distributions: Path) -> None:
     (archive,) = distributions.glob("*.tar.gz")
     with tarfile.open(archive) as opened:

@@ -15,9 +15,12 @@ from pytest_laguna import cli
 from pytest_laguna.campaign import read_campaign
 from pytest_laguna.machine import doctor
 
+pytestmark = pytest.mark.sessions
+
 CAMPAIGN = Path(__file__).parents[2] / "campaigns" / "laguna-persistent-kv-views.toml"
 
 
+@pytest.mark.sessions(keep=1)
 def test_the_cpu_lane_of_this_environment_is_ready(tmp_path: Path) -> None:
     report = doctor.diagnose({"cpu": Path(sys.executable)}, directory=tmp_path / "leases")
     assert report.ready("cpu"), report.to_text()

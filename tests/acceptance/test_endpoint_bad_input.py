@@ -49,6 +49,8 @@ from tests.sealed import idle_record
 from tests.unit.endpoint.test_leg import PROGRAM, PROMPTS, Case
 from tests.unit.test_crossover import Held
 
+pytestmark = pytest.mark.faults
+
 CAMPAIGN_READ = parse_campaign(CAMPAIGN, "c")
 LEGS = ["01-A1", "02-B1", "03-B2", "04-A2"]
 
@@ -56,11 +58,19 @@ LEGS = ["01-A1", "02-B1", "03-B2", "04-A2"]
 class Gate:
     """An attempt whose four legs are run by the crossover, each against a small server of its own."""
 
-    def __init__(self, directory: Path, modes: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        modes: Mapping[str, str],
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        row_seconds: float = 120.0,
+        end_seconds: float = 60.0,
+    ) -> None:
         self.attempt = directory / "0001"
         self.endpoint = self.attempt / root.EVIDENCE / reader.DIRECTORY
         (self.endpoint / reader.LEGS).mkdir(parents=True)
-        self.modes, self.runner = modes, runner(deadline_seconds=60.0, settle_seconds=1.0)
+        self.modes, self.runner = modes, runner(settle_seconds=end_seconds, interrupt_seconds=end_seconds)
         self.started: list[str] = []
         case = Case(directory, "good")
         (self.endpoint / reader.SUITE).write_bytes(case.suite.read_bytes())
@@ -72,7 +82,7 @@ class Gate:
         self.teacher = Teacher(source_sha256="0" * 64, rows=rows)
         files.write_new(self.endpoint / reader.TEACHER, files.canonical_json(self.teacher.canonical()))
         content = protocol_of(case.suite, self.teacher)
-        content = content.replace(b"row_seconds = 120.0", b"row_seconds = 2.0").replace(b"300.0", b"20.0")
+        content = content.replace(b"row_seconds = 120.0", b"row_seconds = %r" % row_seconds)
         (self.endpoint / reader.PROTOCOL).write_bytes(content)
         commit(self.endpoint)
         files.write_new(self.endpoint / reading.TARGET_CONFIG, files.canonical_json(CONFIG))
@@ -95,7 +105,7 @@ class Gate:
         [port] = [word.removeprefix("--port=") for word in argv if word.startswith("--port=")]
         place = argv.index("--served-model-name") + 1
         mode = self.modes.get(directory.name, "good")
-        ours = [sys.executable, "-B", str(PROGRAM), mode, port, *argv[place : place + 2]]
+        ours = [sys.executable, str(PROGRAM), mode, port, *argv[place : place + 2]]
         told = {**variables, "FLAG": variables[self.plan.selector.flag]}
         with self.runner.start(ours, told, directory, deadline_seconds) as server:
             yield server
@@ -160,7 +170,7 @@ ENDED: dict[str, tuple[str, str]] = {
     ),
     "crash": (f"row 1 (two): seen 1 events, then broken off: {CLOSED}; expected a whole answer", "SIGKILL"),
     "hang": (
-        "row 1 (two): seen 1 events, then broken off: not whole after 2 s, its deadline; expected a whole answer",
+        "row 1 (two): seen 1 events, then broken off: not whole after 5 s, its deadline; expected a whole answer",
         "exit code 0",
     ),
     "html": (
@@ -176,11 +186,12 @@ ENDED: dict[str, tuple[str, str]] = {
 """What the leg meets, and how its server ended."""
 
 
+@pytest.mark.faults(keep=2)
 @pytest.mark.parametrize("mode", ENDED)
 def test_a_b2_that_breaks_off_is_named_and_its_a2_runs(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = Gate(tmp_path, {"03-B2": mode}, monkeypatch)
+    gate = Gate(tmp_path, {"03-B2": mode}, monkeypatch, row_seconds=5.0 if mode == "hang" else 120.0)
     gate.carry_out()
     assert gate.started == LEGS
     assert list(reader.read_legs(gate.endpoint).ended) == ["03-B2"]
@@ -209,10 +220,11 @@ def test_a_taken_port_is_named_and_no_server_starts(tmp_path: Path, monkeypatch:
     assert (verdict, reason.startswith(f"01-A1: legs-ended: port {port}: seen in use")) == (Verdict.VOID, True)
 
 
+@pytest.mark.faults(keep=1)
 def test_a_worker_that_outlives_its_server_is_a_broken_contract(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = Gate(tmp_path, {"02-B1": "worker"}, monkeypatch)
+    gate = Gate(tmp_path, {"02-B1": "worker"}, monkeypatch, end_seconds=1.0)
     gate.carry_out()
     verdict, reason = gate.clause("legs-fresh")
     assert verdict is Verdict.FAIL
@@ -251,6 +263,7 @@ def test_another_suite_under_its_name_starts_no_server(tmp_path: Path, monkeypat
     assert "suite.json: seen sha256" in reader.read_legs(gate.endpoint).ended["01-A1"].reason
 
 
+@pytest.mark.faults(keep=1)
 def test_a_supervisor_that_is_killed_in_the_middle_of_a_row_leaves_nothing_and_proves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

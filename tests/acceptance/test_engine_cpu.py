@@ -25,6 +25,8 @@ from pytest_laguna.evidence.machine.process import ProcessRecord
 from pytest_laguna.evidence.schemas import read_model
 from tests.runner import runner
 
+pytestmark = pytest.mark.engines
+
 TOKENS = 40
 INTERPRETER = Path(sys.executable)
 LAYERS = 8
@@ -65,7 +67,6 @@ def run_all(requests: dict[str, ArmRequest], directory: Path) -> dict[str, ArmRe
         return {name: future.result() for name, future in running.items()}
 
 
-@pytest.mark.timeout(600)
 def test_the_arms_agree_and_a_defect_behind_the_contract_does_not(pair: launch.TinyPair, tmp_path: Path) -> None:
     requests = {arm.value: request(pair, arm) for arm in Arm}
     behind = (Planted.UNCHECKED_WRONG_OFFSET, Planted.UNCHECKED_WRONG_STRIDE)
@@ -157,7 +158,6 @@ KINDS = [
 ]
 
 
-@pytest.mark.timeout(900)
 def test_both_graph_arms_on_two_ranks_break_at_collectives_and_are_profiled(tmp_path: Path) -> None:
     """Each rank captures the same order, times the same replays, and holds two KV heads of its own."""
     pair = runner().tiny_pair(tmp_path / "pair", interpreter=INTERPRETER, layers=LAYERS, tensor_parallel_size=RANKS)
@@ -220,7 +220,6 @@ def check_profile(record: ArmRecord, rank: RankReport, directory: Path) -> None:
     assert rank.attention.calls == LAYERS * (record.acceptance.drafts - SAMPLES if record.acceptance else 0)
 
 
-@pytest.mark.timeout(300)
 def test_a_generation_too_short_for_its_profile_says_how_far_it_came(pair: launch.TinyPair, tmp_path: Path) -> None:
     record = run(request(pair, Arm.GRAPH_CONTROL, tokens=8, profile_samples=31), tmp_path / "arm")
     [rank] = record.ranks
@@ -231,7 +230,6 @@ def test_a_generation_too_short_for_its_profile_says_how_far_it_came(pair: launc
     assert (rank.attention.calls, rank.attention.layers, rank.kernel_views, rank.allocations) == (0, 0, {}, [])
 
 
-@pytest.mark.timeout(300)
 def test_a_profile_directory_that_is_not_empty_ends_the_arm(pair: launch.TinyPair, tmp_path: Path) -> None:
     def run_in_a_used_directory(
         argv: Sequence[str], variables: Mapping[str, str], directory: Path, deadline_seconds: float
@@ -242,11 +240,10 @@ def test_a_profile_directory_that_is_not_empty_ends_the_arm(pair: launch.TinyPai
     asked = request(pair, Arm.GRAPH_CONTROL, profile_samples=1)
     with pytest.raises(launch.ArmFailedError, match=rf"{arms.FAILED}ProfileError: .*seen rank0\.json already there"):
         launch.run_arm(
-            asked, tmp_path / "arm", interpreter=INTERPRETER, deadline_seconds=240, run=run_in_a_used_directory
+            asked, tmp_path / "arm", interpreter=INTERPRETER, deadline_seconds=2400, run=run_in_a_used_directory
         )
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("planted", "field"),
     [
@@ -265,7 +262,6 @@ def test_a_defect_before_the_contract_is_refused_by_it(
     assert "ContractError" in (directory / "record.traceback").read_text()
 
 
-@pytest.mark.timeout(120)
 def test_an_arm_that_cannot_run_says_why_in_one_line(pair: launch.TinyPair, tmp_path: Path) -> None:
     directory = tmp_path / "arm"
     with pytest.raises(launch.ArmFailedError, match=rf"exit code 1 .*: {arms.FAILED}.*/nowhere"):

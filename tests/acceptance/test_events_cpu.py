@@ -11,6 +11,8 @@ import pytest
 from tests.demo import CARD, laguna, last_line, writable
 from tests.event_project import FITNESS, EventProject
 
+pytestmark = [pytest.mark.engines(keep=1), pytest.mark.timeout(3600)]
+
 
 @pytest.fixture(scope="module")
 def passed(tmp_path_factory: pytest.TempPathFactory) -> EventProject:
@@ -46,6 +48,7 @@ def test_the_analysis_says_what_was_found_and_no_more(passed: EventProject) -> N
         assert (record["network"] is not None) == (analysis["network_isolated"] is True)
 
 
+@pytest.mark.engines
 def test_two_ranks_have_a_profile_each_with_collectives_between_their_graphs(tmp_path: Path) -> None:
     project = EventProject(tmp_path)
     project.both_gates(CARD, CARD + 1)
@@ -62,6 +65,7 @@ def test_two_ranks_have_a_profile_each_with_collectives_between_their_graphs(tmp
     assert analysis["fitness"] == "unmeasured"
 
 
+@pytest.mark.engines
 def test_what_ends_it_before_its_first_arm_is_named(tmp_path: Path) -> None:
     project = EventProject(tmp_path, prompt='"no-such"')
     project.both_gates()

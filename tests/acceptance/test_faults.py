@@ -25,6 +25,8 @@ from tests.acceptance.test_cli import LAGUNA, laguna
 from tests.demo import CAMPAIGN, CARD, PROVES, Project, last_line, writable
 from tests.sealed import build
 
+pytestmark = pytest.mark.faults
+
 DEVICE = """\
 import pytest
 
@@ -76,6 +78,7 @@ PHASES = {
 }
 
 
+@pytest.mark.faults(keep=1)
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_controller_that_is_killed_proves_nothing_and_keeps_its_journal(phase: str, project: Project) -> None:
     conftest, second = PHASES[phase]
@@ -99,6 +102,7 @@ def _device_test(project: Project, body: str) -> None:
     (project.directory / "checks" / "test_device.py").write_text(DEVICE.format(body=body))
 
 
+@pytest.mark.faults(keep=1)
 @pytest.mark.parametrize(
     ("program", "why"),
     [
@@ -134,6 +138,7 @@ XDIST: dict[str, tuple[str, int, tuple[str, ...]]] = {
 """By the phase the hook in which the worker is killed, and the run's exit code and words, all of them xdist's own."""
 
 
+@pytest.mark.faults(keep=1)
 @pytest.mark.parametrize("phase", XDIST)
 def test_a_run_whose_xdist_worker_is_killed_ends_as_xdist_has_it_and_is_never_a_gates(
     phase: str, project: Project
@@ -161,6 +166,7 @@ def test_a_gate_does_not_start_on_a_read_only_disk(project: Project, own_mounts:
     assert project.verify()[0] == 0
 
 
+@pytest.mark.faults(keep=1)
 def test_verification_works_on_a_read_only_disk(tmp_path: Path, own_mounts: tuple[str, ...]) -> None:
     build(tmp_path)
     sealed = tmp_path / "sealed"
@@ -177,6 +183,7 @@ def open_place() -> Iterator[Path]:
         yield Path(directory)
 
 
+@pytest.mark.faults(keep=1)
 def test_verification_works_as_another_user(open_place: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root becomes another user")
@@ -235,6 +242,7 @@ def _files() -> list[str]:
     return [*names, root.IDENTITY, root.CAMPAIGN, root.CAMPAIGN_READ]
 
 
+@pytest.mark.faults(keep=9)
 @pytest.mark.parametrize("name", _files())
 def test_an_empty_file_is_void_and_named(name: str, tmp_path: Path) -> None:
     attempt = build(tmp_path)
@@ -253,6 +261,7 @@ print(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 sys.exit(code)"""
 
 
+@pytest.mark.faults(keep=1)
 def test_evidence_of_two_gigabytes_is_sealed_and_verified_in_constant_memory(tmp_path: Path) -> None:
     def large(evidence: Path) -> None:
         with (evidence / "large").open("wb") as stream:
@@ -267,6 +276,7 @@ def test_evidence_of_two_gigabytes_is_sealed_and_verified_in_constant_memory(tmp
     assert int(done.stdout.split()[-1]) < 200_000
 
 
+@pytest.mark.faults(keep=1)
 def test_a_file_that_has_become_two_gigabytes_is_refused_without_being_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "large"
     with path.open("wb") as stream:
@@ -294,6 +304,7 @@ def pytest_{when}():
 """
 
 
+@pytest.mark.faults(keep=1)
 @pytest.mark.parametrize(
     ("when", "hours", "code"),
     [("runtest_teardown", 1, 0), ("runtest_teardown", -1, 0), ("sessionfinish", 1, 0), ("sessionfinish", -1, 22)],
@@ -320,6 +331,7 @@ SHOUTS = r"""import os
     {then}"""
 
 
+@pytest.mark.faults(keep=1)
 def test_output_that_is_not_text_passes_through_and_decides_nothing(project: Project) -> None:
     project.tests(first=SHOUTS.format(then=PROVES))
     program = r'["/bin/sh", "-c", "printf \'\\377\\033[31m\\000\'; printf \'\\200\' >&2"]'

@@ -18,6 +18,8 @@ from pytest_laguna.evidence.git import git
 from tests.demo import CAMPAIGN, CARD, Project, writable
 from tests.sealed import reseal
 
+pytestmark = pytest.mark.sessions
+
 AUTHOR = ("-c", "user.name=Ada Lovelace", "-c", "user.email=ada@example.org")
 
 CONFTEST = """\
@@ -80,6 +82,7 @@ def _ran(project: DeviceProject, number: int) -> bool:
     return (project.attempt(2, number) / root.EVIDENCE / "only" / "process.json").exists()
 
 
+@pytest.mark.sessions(keep=1)
 def test_a_device_gate_runs_what_somebody_else_reviewed(device: DeviceProject) -> None:
     """Without a review nothing runs and nothing is lost; with one the same gate passes at the next attempt."""
     assert device.gate(1).returncode == 0
@@ -103,6 +106,7 @@ def test_frozen_alone_is_not_reviewed(device: DeviceProject) -> None:
     assert not _ran(device, 1)
 
 
+@pytest.mark.sessions(keep=1)
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

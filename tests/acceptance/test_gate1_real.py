@@ -9,6 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = [pytest.mark.engines(keep=1), pytest.mark.timeout(3600)]
+
 PROJECT = Path(__file__).parents[2]
 
 

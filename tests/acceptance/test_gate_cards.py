@@ -11,6 +11,8 @@ import pytest
 
 from tests.demo import CARD, Project
 
+pytestmark = pytest.mark.sessions
+
 DEVICE = """\
 import pytest
 
@@ -27,6 +29,7 @@ def _device_test(project: Project, body: str, *fixtures: str) -> None:
     (project.directory / "checks" / "test_device.py").write_text(DEVICE.format(body=body, fixtures=names))
 
 
+@pytest.mark.sessions(keep=1)
 @pytest.mark.parametrize("place", ["prove.directory", "tmp_path"])
 def test_what_a_program_leaves_running_fails_the_gate_though_its_test_looks_away(project: Project, place: str) -> None:
     _device_test(
@@ -72,6 +75,7 @@ def test_a_test_cannot_take_back_what_a_program_left_running(project: Project, h
     assert (again.returncode, "FAIL" in again.stderr) == (4, True), again.stderr
 
 
+@pytest.mark.sessions(keep=1)
 @pytest.mark.parametrize(
     ("name", "field"),
     [
@@ -124,6 +128,7 @@ def test_what_a_test_itself_leaves_is_no_fail_and_what_bears_the_token_is(projec
     assert (result.returncode, "was left running by a test: sleep 78" in result.stdout) == (21, True), result.stdout
 
 
+@pytest.mark.sessions(keep=1)
 def test_a_lease_that_is_lost_voids_the_gate(project: Project) -> None:
     body = f"""import pathlib
     pathlib.Path("/tmp/pytest-laguna/cpu-slot-{CARD}.lease").unlink()"""

@@ -27,7 +27,10 @@ from pytest_laguna.verdict import Verdict
 from tests.demo import CAMPAIGN, CARD, PROVES, Project, last_line, writable
 from tests.unit.machine.fakes import sleeper
 
+pytestmark = pytest.mark.sessions
 
+
+@pytest.mark.sessions(keep=1)
 def test_gate_1_passes_and_leaves_a_sealed_verified_root(project: Project) -> None:
     result = project.gate(1)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -53,6 +56,7 @@ def test_gate_1_passes_and_leaves_a_sealed_verified_root(project: Project) -> No
     assert {subject["name"] for subject in receipt["subject"]} >= {"junit.xml", "journal.jsonl", "analysis.json"}
 
 
+@pytest.mark.sessions(keep=1)
 def test_gate_2_opens_on_gate_1_and_names_its_receipt(project: Project) -> None:
     assert project.gate(1).returncode == 0
     assert project.gate(2).returncode == 0
@@ -62,6 +66,7 @@ def test_gate_2_opens_on_gate_1_and_names_its_receipt(project: Project) -> None:
     assert project.verify()[0] == 0
 
 
+@pytest.mark.sessions(keep=1)
 def test_gate_2_without_gate_1_is_refused_and_creates_nothing(project: Project) -> None:
     before = sorted(project.directory.rglob("*"))
     result = project.gate(2)
@@ -70,6 +75,7 @@ def test_gate_2_without_gate_1_is_refused_and_creates_nothing(project: Project) 
     assert [path for path in sorted(project.directory.rglob("*")) if "__pycache__" not in path.parts] == before
 
 
+@pytest.mark.sessions(keep=1)
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -93,6 +99,7 @@ def test_gate_2_refuses_another_campaign_digest(project: Project) -> None:
     assert (result.returncode, "the campaign has changed since" in last_line(result)) == (4, True)
 
 
+@pytest.mark.sessions(keep=1)
 def test_gate_2_needs_cards(project: Project) -> None:
     assert project.gate(1).returncode == 0
     result = project.pytest("--gate=2")
@@ -113,6 +120,7 @@ def test_what_nobody_planned_keeps_its_traceback(project: Project) -> None:
     assert re.search(r"test_first\.py:\d", project.gate(1).stdout)
 
 
+@pytest.mark.sessions(keep=3)
 @pytest.mark.parametrize(
     ("body", "verdict", "reason"),
     [
@@ -145,6 +153,7 @@ def test_what_a_test_does_decides_the_verdict(project: Project, body: str, verdi
     assert project.gate(2).returncode == 4
 
 
+@pytest.mark.sessions(keep=1)
 @pytest.mark.parametrize("body", ["assert False", "prove('x'); assert 0"])
 def test_a_failed_gate_closes_its_campaign_digest(project: Project, body: str) -> None:
     project.tests(second=body)
@@ -177,6 +186,7 @@ def test_a_failure_whose_evidence_is_damaged_stays_closed(project: Project) -> N
     assert (result.returncode, "attempt 0001 ended FAIL, which closes" in last_line(result)) == (4, True)
 
 
+@pytest.mark.sessions(keep=1)
 def test_a_void_attempt_may_be_repeated_and_is_listed(project: Project) -> None:
     project.tests(second="raise KeyError('x')")
     assert project.gate(1).returncode == 22
@@ -186,6 +196,7 @@ def test_a_void_attempt_may_be_repeated_and_is_listed(project: Project) -> None:
     assert [(earlier["attempt"], earlier["verdict"]) for earlier in start["earlier"]] == [(1, "VOID")]
 
 
+@pytest.mark.sessions(keep=1)
 def test_a_passed_device_gate_is_not_measured_again(project: Project) -> None:
     assert [project.gate(1).returncode, project.gate(2).returncode] == [0, 0]
     result = project.gate(2)
@@ -235,6 +246,7 @@ def test_an_unknown_lane(project: Project, device: str, message: str) -> None:
     assert (result.returncode, message in last_line(result)) == (4, True)
 
 
+@pytest.mark.sessions(keep=1)
 @pytest.mark.parametrize("arguments", [["-k", "first"], ["-n", "2"], ["checks/test_device.py"]])
 def test_what_could_change_a_gate_is_refused(project: Project, arguments: list[str]) -> None:
     result = project.gate(1, *arguments)
@@ -247,6 +259,7 @@ def test_arguments_that_leave_a_gate_alone_are_taken(project: Project) -> None:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.sessions(keep=1)
 @pytest.mark.parametrize("name", ["PYTEST_ADDOPTS", "PYTEST_PLUGINS"])
 def test_arguments_from_the_environment_are_refused(project: Project, name: str) -> None:
     result = project.gate(1, **{name: "-q" if name == "PYTEST_ADDOPTS" else "demo_candidate"})
@@ -292,6 +305,7 @@ def test_help_works_with_a_broken_campaign(project: Project) -> None:
     assert "--sealed-root=DIR" in result.stdout
 
 
+@pytest.mark.sessions(keep=1)
 def test_gate_tests_are_left_out_of_an_ordinary_run(project: Project) -> None:
     result = project.pytest("checks")
     assert (result.returncode, "3 deselected" in result.stdout) == (5, True)
@@ -328,6 +342,7 @@ def test_without_a_campaign_file_a_project_is_asked_for_one(project: Project) ->
     assert (result.returncode, last_line(result)) == (4, told)
 
 
+@pytest.mark.sessions(keep=1)
 def test_a_clause_without_its_test(project: Project) -> None:
     project.campaign(CAMPAIGN.replace("::test_second", "::test_gone"))
     result = project.gate(1)
@@ -395,6 +410,7 @@ def test_a_process_that_a_test_leaves_running_makes_the_gate_void(project: Proje
     assert project.verify()[0] == 22
 
 
+@pytest.mark.sessions(keep=1)
 def test_a_candidate_that_changes_while_the_gate_runs_is_void(project: Project) -> None:
     change = "import pathlib; pathlib.Path('demo_candidate/__init__.py').write_text('ANSWER = 43'); "
     project.tests(first=change + PROVES)
@@ -425,6 +441,7 @@ def test_a_passed_gate_says_how_to_go_on(project: Project) -> None:
 # Cards
 
 
+@pytest.mark.sessions(keep=1)
 def test_a_card_has_one_lease(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = Project(tmp_path_factory.mktemp("other"))
     waits = "import pathlib, time\n    while not pathlib.Path('tried').exists(): time.sleep(0.05)\n    "
@@ -564,6 +581,7 @@ def test_a_device_gate_killed_in_an_arm_leaves_no_process_and_no_lease(project: 
     assert project.gate(2).returncode == 0, "the stale lease is swept and the card is free again"
 
 
+@pytest.mark.sessions(keep=1)
 def test_a_device_gate_records_its_lease_and_that_the_cards_were_idle(project: Project) -> None:
     body = """place = prove.directory / "program"
     place.mkdir()
@@ -709,6 +727,7 @@ def test_a_root_in_a_checkout_must_be_ignored(project: Project) -> None:
     assert project.gate(1).returncode == 0
 
 
+@pytest.mark.sessions(keep=1)
 def test_two_sessions_do_not_share_a_lane(project: Project) -> None:
     lane = project.sealed / "demo" / "cpu"
     lane.mkdir(parents=True, mode=0o700)
@@ -743,6 +762,7 @@ def test_racing_sessions_leave_one_attempt_each_or_a_refusal(project: Project) -
     assert project.verify()[0] == 0
 
 
+@pytest.mark.sessions(keep=1)
 def test_a_half_written_root_does_not_open_the_next_gate(project: Project) -> None:
     assert project.gate(1).returncode == 0
     with writable(project.attempt()):
@@ -765,6 +785,7 @@ def test_verify_needs_a_root(project: Project) -> None:
 # The JUnit report
 
 
+@pytest.mark.sessions(keep=1)
 @pytest.mark.parametrize(
     "damage",
     [
@@ -791,6 +812,7 @@ def test_a_damaged_report_is_named_and_opens_nothing(project: Project, damage: o
     assert (result.returncode, "junit.xml: " in last_line(result)) == (4, True)
 
 
+@pytest.mark.sessions(keep=1)
 def test_junitxml_gets_the_same_report(project: Project) -> None:
     project.tests(second='(prove.directory / "arm.log").write_text("ran"); prove("x")')
     assert project.gate(1, "--junitxml=out/report.xml").returncode == 0
@@ -818,6 +840,7 @@ FORGES = """prove("x")
     os._exit(0)"""
 
 
+@pytest.mark.sessions(keep=1)
 @pytest.mark.parametrize(
     ("body", "how"),
     [
@@ -891,6 +914,7 @@ os.execvp("sleep", ["sleep", "77"])'''
     {PROVES}"""
 
 
+@pytest.mark.sessions(keep=1)
 @pytest.mark.parametrize("body", [AT_EXIT, THREAD, CHAIN], ids=["at-exit", "thread", "chain"])
 def test_what_starts_behind_the_receipt_is_ended_and_makes_the_attempt_void(project: Project, body: str) -> None:
     project.tests(second=body)
@@ -955,6 +979,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.sessions(keep=1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_request_to_stop_while_the_watcher_verifies_changes_nothing(number: signal.Signals) -> None:
     command = [sys.executable, "-c", SLOW_WATCHER]
@@ -1002,6 +1027,7 @@ def _start_and_wait_for_test(
     return process
 
 
+@pytest.mark.sessions(keep=1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_request_to_stop_ends_with_a_receipt(project: Project, number: signal.Signals) -> None:
     process = _start_and_wait_for_test(project)
@@ -1101,6 +1127,7 @@ def test_an_interrupt_while_it_ends_proves_nothing_and_loses_no_receipt(
     assert (project.attempt() / "receipt.json").exists()
 
 
+@pytest.mark.sessions(keep=1)
 def test_a_killed_session_leaves_no_process_and_its_journal(project: Project) -> None:
     process = _start_and_wait_for_test(project)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

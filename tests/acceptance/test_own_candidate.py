@@ -26,7 +26,7 @@ EXAMPLE = ROOT / "examples" / "prefill-split"
 class OwnProject(Project):
     """The example, copied."""
 
-    timeout = 900
+    timeout = 3600
 
     def __init__(self, directory: Path) -> None:
         shutil.copytree(EXAMPLE, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "sealed"))
@@ -59,6 +59,7 @@ def test_nothing_of_it_is_in_the_product() -> None:
     assert "prefill" not in json.dumps(tomllib.loads((ROOT / "pyproject.toml").read_text()))
 
 
+@pytest.mark.engines
 def test_it_goes_through_all_three_gates(own: OwnProject) -> None:
     for number in (1, 2, 3):
         done = own.gate(number)
@@ -70,6 +71,7 @@ def test_it_goes_through_all_three_gates(own: OwnProject) -> None:
     assert [verdict for _, _, verdict, *_ in other_verifier.verify_root(own.sealed)] == ["PASS"] * 3
 
 
+@pytest.mark.engines
 def test_a_token_that_differs_fails_gate_2_and_closes_the_campaign(own: OwnProject) -> None:
     """The candidate is broken: it leaves out the last token of the prompt."""
     keep_bytecode(own.directory)

@@ -22,6 +22,8 @@ from pytest_laguna.verdict import Verdict
 from tests import altered_rank
 from tests.runner import runner
 
+pytestmark = pytest.mark.engines
+
 INTERPRETER = Path(sys.executable)
 RANKS, LAYERS, TOKENS = 2, 12, 12
 MARGIN_SECONDS = 10.0
@@ -83,11 +85,10 @@ class Ended(NamedTuple):
 @pytest.fixture(scope="module")
 def changed(asked: ArmRequest, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     directory, started = tmp_path_factory.mktemp("changes") / "arm", time.monotonic()
-    record = altered("changes", 240.0).arm(asked, directory, interpreter=INTERPRETER)
+    record = altered("changes", 2400.0).arm(asked, directory, interpreter=INTERPRETER)
     return Ended(record, directory, time.monotonic() - started)
 
 
-@pytest.mark.timeout(300)
 def test_a_rank_that_samples_another_token_is_named(changed: Ended) -> None:
     record, directory, _ = changed
     first, second = (report.sampled_token_ids for report in record.ranks)
@@ -101,14 +102,13 @@ def test_a_rank_that_samples_another_token_is_named(changed: Ended) -> None:
     assert [path.name for path in directory.glob("rank-*")] == []
 
 
-@pytest.mark.timeout(600)
 def test_a_rank_that_spins_is_named_with_its_place_and_with_one_that_waited(
     asked: ArmRequest, changed: Ended, tmp_path: Path
 ) -> None:
-    """It has twice as long as the whole arm just took on this host."""
+    """It has four times as long as the whole arm just took on this host."""
     directory = tmp_path / "arm"
     with pytest.raises(launch.ArmFailedError) as failed:
-        altered("spins", 2 * changed.seconds + MARGIN_SECONDS).arm(asked, directory, interpreter=INTERPRETER)
+        altered("spins", 4 * changed.seconds + MARGIN_SECONDS).arm(asked, directory, interpreter=INTERPRETER)
     assert "deadline, " in str(failed.value)
     _, _, hung = str(failed.value).partition("; rank 1 was in spins (")
     assert hung.startswith(f"{altered_rank.__file__}, line "), failed.value
@@ -118,7 +118,6 @@ def test_a_rank_that_spins_is_named_with_its_place_and_with_one_that_waited(
     assert not any(isinstance(stack, Missing) for stack in stacks.values())
 
 
-@pytest.mark.timeout(300)
 def test_a_rank_that_is_killed_while_replays_are_profiled_is_named(
     asked: ArmRequest, pair: launch.TinyPair, tmp_path: Path
 ) -> None:
@@ -126,7 +125,7 @@ def test_a_rank_that_is_killed_while_replays_are_profiled_is_named(
     changed = {"arm": Arm.GRAPH_CONTROL, "draft": str(pair.draft), "profile_samples": 2 * altered_rank.STEP}
     request, directory = asked.model_copy(update={**changed, "tokens": 100}), tmp_path / "arm"
     with pytest.raises(launch.ArmFailedError) as failed:
-        altered("dies", 240.0).arm(request, directory, interpreter=INTERPRETER)
+        altered("dies", 2400.0).arm(request, directory, interpreter=INTERPRETER)
     said = str(failed.value)
     assert said.startswith(f"arm graph-control in {directory}: exited, exit code 1 after "), said
     assert ": laguna-arm failed: RuntimeError: " in said

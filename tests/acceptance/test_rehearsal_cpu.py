@@ -16,7 +16,7 @@ from tests.demo import writable
 from tests.diagnostic_project import PROTOCOL, ROOT, DiagnosticProject
 from tests.sealed import reseal
 
-pytestmark = pytest.mark.timeout(1900)  # more than ten engine starts in one session
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(7500)]  # more than ten engine starts in one session
 
 CLAUSES = """\
 [rehearsal]
@@ -29,7 +29,7 @@ breaks = 8
 target_layers = 8
 
 [rehearsal.bounds]
-deadline_seconds = 240.0
+deadline_seconds = 2400.0
 settle_seconds = 2.0
 interrupt_seconds = 1.0
 terminate_seconds = 1.0
@@ -41,7 +41,7 @@ opening = "checks/test_first.py"
 cards = 1
 layers = 8
 {protocol}
-seconds = 800.0
+seconds = 3600.0
 starts = {starts}
 effect_percent = 0.23
 
@@ -58,7 +58,7 @@ null-timing = "gates/test_gate1_null.py::test_the_timing_rules_are_measured_on_n
 class RehearsedProject(DiagnosticProject):
     """A campaign of lane cuda with few layers, tokens and samples; its gates 2 and 3 never run on a card here."""
 
-    timeout = 1800
+    timeout = 7200
 
     def __init__(self, directory: Path, *, gates: list[int], **changed: str) -> None:
         super().__init__(directory, layers="12")

@@ -24,6 +24,8 @@ from tests.supervised import child
 from tests.supervised.observer import ROOT, Owner, wait_without_bearers, watch
 from tests.supervised.owner import command
 
+pytestmark = pytest.mark.faults(keep=2)
+
 PATIENCE = 60.0
 """Seconds that an end may take on a machine that is busy with other things; the benchmark measures what it takes."""
 

@@ -17,6 +17,8 @@ from tests.acceptance.test_arm_kills import ArmGate
 from tests.acceptance.test_endpoint_bad_input import LEGS, Gate
 from tests.demo import Project
 
+pytestmark = pytest.mark.faults
+
 KILLED = "seen its supervisor ended at once, by SIGKILL: nothing on standard error; expected a running program"
 OWN_TEST = """\
 import pytest
@@ -49,6 +51,7 @@ def kill_supervisor_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_PROGRAM", f"{kill}; {process._PROGRAM}")
 
 
+@pytest.mark.faults(keep=1)
 @pytest.mark.parametrize("body", OWN)
 def test_in_a_gates_own_test_it_is_not_proven(body: str, project: Project) -> None:
     (project.directory / "checks" / "test_device.py").write_text(OWN_TEST.replace("BODY", body))
@@ -70,6 +73,7 @@ def test_in_an_arm_it_is_not_proven_and_no_other_arm_runs(tmp_path: Path, monkey
     assert gate.started() == [Arm.Q1]
 
 
+@pytest.mark.faults(keep=1)
 @pytest.mark.parametrize("leg", LEGS)
 def test_in_a_leg_that_is_void_and_the_gate_not_proven(
     leg: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,8 @@ import pytest
 
 from tests.demo import CARD, Project
 
+pytestmark = pytest.mark.sessions
+
 RUNS = """\
 import sys
 
@@ -67,6 +69,7 @@ def test_a_pipe_gets_a_plain_line_for_each_change(running: Project) -> None:
     assert re.search(r"^  q1 +ended +0:0\d$", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.sessions(keep=1)
 def test_a_terminal_has_one_line_that_is_rewritten(running: Project) -> None:
     written = on_terminal(running)
     assert len(re.findall(r"\r\x1b\[K  q1 +\w+ +0:0\d of 0:30", written)) >= 3
@@ -79,6 +82,7 @@ def test_a_quiet_session_has_plain_lines_on_a_terminal_too(running: Project) -> 
     assert re.search(r"  q1 +ended +0:0\d\r\n", written)
 
 
+@pytest.mark.sessions(keep=1)
 def test_the_end_has_the_table_the_reason_and_the_next_command(project: Project) -> None:
     project.tests(second="assert False, 'the contract is broken'")
     done = project.gate(1)

@@ -35,12 +35,12 @@ def remeasured(pair: launch.TinyPair, arm: Arm, ranks: int, directory: Path, *na
     argv += [word for name in names for word in ("--prompt", name)]
     request = measure.request(pair.target.parent, arm, ranks)
     variables = arms.environment(request) | {"PYTHONPATH": str(REPOSITORY)}
-    process = runner()(argv, variables, directory, 400.0)
+    process = runner()(argv, variables, directory, 4000.0)
     assert process.is_clean, (directory / "stderr.log").read_text()[-2000:]
     return {row["prompt"]: row for row in json.loads(out.read_text())}
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.engines
 @pytest.mark.parametrize(("layers", "ranks"), [(48, 1), (12, 2)])
 def test_what_was_measured_is_seen_again(layers: int, ranks: int, tmp_path: Path) -> None:
     pair = runner().tiny_pair(tmp_path / "pair", interpreter=INTERPRETER, layers=layers, tensor_parallel_size=ranks)

@@ -76,6 +76,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return project.directory
 
 
+@pytest.mark.sessions(keep=5)
 @pytest.mark.parametrize("example", LAGUNA, ids=ids(LAGUNA))
 def test_a_laguna_command_runs(example: Example, root: Path, tmp_path: Path) -> None:
     shutil.copytree(root / "sealed", tmp_path / "sealed", symlinks=True)
@@ -156,6 +157,7 @@ def test_what_is_sourced_is_of_the_environment_that_make_builds(example: Example
 PYTHON = of("python")
 
 
+@pytest.mark.sessions(keep=3)
 @pytest.mark.parametrize("example", PYTHON, ids=ids(PYTHON))
 def test_a_program_knows_its_options(example: Example) -> None:
     _, *rest = words(example.text)

@@ -7,7 +7,6 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import multiprocessing
@@ -32,7 +31,6 @@ def of_rank(rank: int, store: str, results: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.timeout(200)
 def test_each_rank_gets_the_sum_and_keeps_its_own(tmp_path: Path) -> None:
     spawn: Any = vars(multiprocessing)["spawn"]
     spawn(of_rank, (str(tmp_path / "store"), str(tmp_path)), nprocs=RANKS)

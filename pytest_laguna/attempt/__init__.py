@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening and sealing an attempt."""
+"""Opens and seals an attempt."""

@@ -24,13 +24,13 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Precondition:
-    """What was settled before the attempt and is written into ``attempt.json``.
+    """Facts settled before the attempt, for ``attempt.json``.
 
     Attributes:
-        identity: the digests that tie the gates together.
+        identity: digests that tie the gates together.
         record: everything else about sources, packages, environment and host; becomes ``evidence/identity.json``.
-        previous: the attempt of the gate before.
-        earlier: this gate's earlier attempts.
+        previous: passed attempt of the gate before.
+        earlier: earlier attempts at this gate.
     """
 
     identity: Identity
@@ -42,8 +42,7 @@ class Precondition:
 class Attempt:
     """An open attempt.
 
-    The first write that fails is kept as ``broken``; after it nothing more is written, and the attempt never gets a
-    receipt: what is on the disk by then stays there.
+    The first failing write is kept as ``broken``. Nothing more is written then, and there is no receipt.
     """
 
     def __init__(self, gate: Gate, precondition: Precondition, *, plugins: list[str], arguments: list[str]) -> None:
@@ -83,12 +82,12 @@ class Attempt:
 
     @property
     def identity(self) -> Identity:
-        """The digests that the attempt is bound to."""
+        """Digests that bind the attempt."""
         return self._start.identity
 
     @property
     def previous(self) -> Previous | None:
-        """The attempt that opened this gate."""
+        """Passed attempt of the gate before; None for gate 1."""
         return self._start.previous
 
     def append(self, kind: EventKind, **data: JSON) -> None:
@@ -101,12 +100,12 @@ class Attempt:
             self.break_off(error)
 
     def record(self, path: Path, content: bytes, *, displaced: Verdict = Verdict.VOID) -> None:
-        """Write what the harness itself records, and bind the journal to it: no test puts anything else in its place.
+        """Write a record of the harness and bind it in the journal, so that no test can replace it.
 
         Args:
-            path: below the attempt's evidence.
+            path: below the attempt's evidence. Anything there already is moved aside and journalled as a problem.
             content: of the file.
-            displaced: what it comes to where something lies there already, which is moved aside.
+            displaced: verdict of that problem.
 
         Raises:
             OSError: it could not be written.
@@ -121,12 +120,12 @@ class Attempt:
         self.append("recorded", path=name, sha256=files.sha256_bytes(content))
 
     def evidence_name(self, path: Path) -> str:
-        """A path below the attempt's evidence, as seen from there."""
+        """Relative path below the attempt's evidence."""
         evidence = self.directory / root.EVIDENCE
         return str((path.parent.resolve() / path.name).relative_to(evidence.resolve()))
 
     def break_off(self, error: Exception) -> None:
-        """Keep the reason why evidence can no longer be written or used."""
+        """Keep the reason for evidence that can no longer be written or used."""
         reason = error.strerror if isinstance(error, OSError) else str(error)
         cure = "; free the disk and run again" if getattr(error, "errno", None) in _NO_ROOM else ""
         self.broken = f"evidence cannot be written to {self.directory}: {reason}{cure}"
@@ -138,14 +137,7 @@ class Attempt:
         return directory
 
     def finish(self, exit_status: int) -> Analysis | None:
-        """End the journal, derive the verdict, write the report and, last, the receipt; seal.
-
-        Args:
-            exit_status: pytest's own.
-
-        Returns:
-            The verdict object; None when ``broken`` says why there is none.
-        """
+        """End the journal, derive the verdict, write report and receipt, seal; None if ``broken`` holds the reason."""
         self._restore_journal()
         self.append("session-finished", exit_status=exit_status)
         self._journal.close()
@@ -158,7 +150,7 @@ class Attempt:
             return None
 
     def _restore_journal(self) -> None:
-        """Put back a journal that a test replaced or changed: what the session saw is not a test's to say."""
+        """Put back a journal replaced or changed by a test."""
         if self.broken:
             return
         try:
@@ -186,7 +178,7 @@ class Attempt:
             message = f"{root.JOURNAL}: replaced while the attempt was sealed"
             raise UnusableEvidenceError(message)
         files.write_new(directory / root.RECEIPT, receipt)
-        with contextlib.suppress(OSError):  # modes prevent accidents; with its receipt the attempt is what it says
+        with contextlib.suppress(OSError):  # modes prevent accidents only; the receipt is what binds
             root.seal(directory)
         return analysis
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of a gate session: pytest's option table, and the frozen object made from it.
 
-Imports pytest and the standard library only: this module is loaded in every pytest run.
+Imports pytest and the standard library only, since every pytest run loads this module.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ GATES = (1, 2, 3)
 
 # House style for help texts: lower case, no full stop, the default last in round brackets.
 TABLE = (
-    ("--gate", "N", "run gate N of a campaign: 1 CPU/static, 2 exact diagnostic, 3 endpoint"),
-    ("--campaign", "FILE", f"the campaign to run ({DEFAULT_CAMPAIGN})"),
+    ("--gate", "N", "run gate N of the campaign: 1 CPU and static, 2 exact diagnostic, 3 endpoint"),
+    ("--campaign", "FILE", f"campaign file ({DEFAULT_CAMPAIGN})"),
     ("--device", "LANE", "lane of gates 2 and 3: cpu, cuda or xpu (the campaign's lane)"),
     (
         "--cards",
         "LIST",
-        "cards to lease, by number or UUID, joined by commas: 0,1,2,3 (gates 2 and 3 need it)",
+        "cards to lease, numbers or UUIDs joined by commas: 0,1,2,3 (required by gates 2 and 3)",
     ),
-    ("--sealed-root", "DIR", f"where attempts are written ({DEFAULT_SEALED_ROOT})"),
+    ("--sealed-root", "DIR", f"directory that attempts are written to ({DEFAULT_SEALED_ROOT})"),
 )
 
-# A gate runs its frozen list and nothing decides differently in between: what is not named here is refused.
+# These cannot change a gate's tests or verdicts; any other option is refused.
 _ALLOWED_FLAGS = re.compile(
     r"-[qvsl]+|-r[a-zA-Z]*|--(verbose|quiet|no-header|no-summary|full-trace|showlocals|strict(-markers|-config)?)"
 )
@@ -40,7 +40,7 @@ _ALLOWED_VALUES = re.compile(
     r"--(gate|campaign|device|cards|sealed-root|junit-?xml|color|code-highlight|tb|show-capture|capture|durations"
     r"|durations-min|verbosity|import-mode|rootdir)"
 )
-# Plugins that may be switched off: none of them takes part in a gate.
+# Plugins that take no part in a gate may be switched off.
 _ALLOWED_WITHOUT = re.compile(r"-pno:(cacheprovider|xdist|timeout|pytest_timeout|hypothesispytest|anyio|randomly)")
 
 _CARD = re.compile(r"[0-9]{1,3}|[A-Za-z][A-Za-z0-9:._-]{3,63}")
@@ -48,11 +48,10 @@ _CARD = re.compile(r"[0-9]{1,3}|[A-Za-z][A-Za-z0-9:._-]{3,63}")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GateOptions:
-    """The checked options of a session.
+    """Checked options of a session.
 
     Attributes:
-        gate: 1, 2 or 3.
-        campaign: absolute path of the campaign file.
+        campaign: absolute path.
         lane: of ``--device``; None for the campaign's own.
         cards: of ``--cards``, in order.
         sealed_root: absolute path.
@@ -81,7 +80,7 @@ class GateOptions:
             raise pytest.UsageError(message)
         cards = config.getoption("cards")
         if cards is not None and gate == 1:
-            raise pytest.UsageError("--cards belongs to gates 2 and 3; gate 1 is CPU work: drop --cards")
+            raise pytest.UsageError("--cards belongs to gates 2 and 3; gate 1 runs on the CPU; drop --cards")
         junit = config.getoption("xmlpath", None)
         here = config.invocation_params.dir
         sealed_root = _absolute(config.getoption("sealed_root"), here, config.rootpath / DEFAULT_SEALED_ROOT)
@@ -98,11 +97,11 @@ class GateOptions:
 
 
 def _check_ours(arguments: Sequence[str]) -> None:
-    """Refuse an option of ours given twice or without a value: an unset variable must not choose a default."""
+    """Refuse our options given twice or empty: an unset variable must not choose a default."""
     for name, metavar, _ in TABLE:
         given = [argument for argument in arguments if argument == name or argument.startswith(f"{name}=")]
         if len(given) > 1:
-            message = f"{name} is given {len(given)} times; expected once"
+            message = f"{name}: seen {len(given)} times; expected once"
             raise pytest.UsageError(message)
         following = dict(zip(arguments, [*arguments[1:], ""], strict=True))
         if given and not (following[name] if given[0] == name else given[0].partition("=")[2]):
@@ -168,16 +167,18 @@ def check_arguments(config: pytest.Config) -> None:
     """
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_TIMEOUT"):
         if os.environ.get(name):
-            message = f"{name} is set; a gate takes its arguments from the command line alone: env -u {name} pytest ..."
+            message = (
+                f"{name} is set; a gate takes its arguments from the command line only; use env -u {name} pytest ..."
+            )
             raise pytest.UsageError(message)
     if config.pluginmanager.has_plugin("timeout") and config.getini("timeout"):
-        message = f"{config.inipath}: timeout is set; inside a gate the gate owns deadlines: run with -p no:timeout"
+        message = f"{config.inipath}: timeout is set; a gate sets its own deadlines; run with -p no:timeout"
         raise pytest.UsageError(message)
     sources = (("the command line", config.invocation_params.args), ("addopts", config.getini("addopts")))
     for place, arguments in sources:
         refused = refused_argument([str(argument) for argument in arguments])
         if refused is not None:
-            message = f"{refused} (from {place}) is refused in a gate: it runs its frozen list, each test once: drop it"
+            message = f"{refused} (from {place}) is refused; a gate runs its frozen list, each test once; drop it"
             raise pytest.UsageError(message)
 
 
@@ -189,7 +190,7 @@ def refused_argument(arguments: Sequence[str]) -> str | None:
     rest = iter(arguments)
     for argument in rest:
         if argument.startswith("@"):
-            return argument  # pytest would read further arguments from that file
+            return argument  # a file of further arguments
         option = f"{argument}{next(rest, '')}" if argument == "-p" else argument
         name = option.partition("=")[0]
         if not option.startswith("-") or _ALLOWED_FLAGS.fullmatch(option) or _ALLOWED_VALUES.fullmatch(name):

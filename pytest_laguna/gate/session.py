@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A gate session from precondition to receipt: the pytest plugin object that ``--gate`` registers."""
+"""A gate session from precondition to receipt: the plugin object registered by ``--gate``."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from pytest_laguna.verify import verification
 _LINE = pytest.StashKey[watch.Line]()
 _SESSION_PLUGIN = "laguna-session"
 _SAYS_ALL = (MeasuredNegativeError, NotProvenError, UnusableEvidenceError)
-"""What is raised for a verdict has one line that says all; the way through the harness adds nothing to it."""
+"""Errors with a verdict: their one line suffices, without a traceback through the harness."""
 
 
 def choose_files(early_config: pytest.Config, arguments: list[str]) -> None:
-    """Name the gate's test files as what pytest is to collect.
+    """Collect the gate's test files and nothing else.
 
-    A campaign that cannot be read is left for ``run`` to refuse, so that ``--help`` keeps working.
+    An unreadable campaign is left for ``run`` to refuse, so that ``--help`` keeps working.
     """
     known = early_config.known_args_namespace
     path = Path(known.campaign) if known.campaign else early_config.rootpath / options.DEFAULT_CAMPAIGN
@@ -67,7 +67,7 @@ def choose_files(early_config: pytest.Config, arguments: list[str]) -> None:
 
 
 def run(config: pytest.Config) -> int | None:
-    """Check the call, then go on in a watched child process; returns the exit code in the watcher.
+    """Check the call, then go on in a watched child process; in the watcher, return the exit code.
 
     Raises:
         pytest.UsageError: the call is wrong.
@@ -82,7 +82,7 @@ def run(config: pytest.Config) -> int | None:
 
 
 def _verify(directory: Path) -> tuple[Verdict, str]:
-    """An attempt's verdict and reason from its files alone."""
+    """Verdict and reason of an attempt, from its files alone."""
     report = _report(directory)
     return report.verdict, report.reason
 
@@ -96,8 +96,8 @@ def open_gate(config: pytest.Config) -> None:
     """Open the gate: verify the chain, hold the lane, register the session.
 
     Raises:
-        pytest.UsageError: the gate stays shut; one line with the reason. Nothing has been created then, unless this is
-            the lane's first gate 1.
+        pytest.UsageError: the gate stays shut; one line with the reason. Nothing has been created then, except by a
+            lane's first gate 1.
     """
     gate = config.stash.get(fixtures.GATE, None)
     if gate is None:  # --help or --version
@@ -108,14 +108,14 @@ def open_gate(config: pytest.Config) -> None:
         if gate.options.gate > 1:
             config.stash[fixtures.CARDS] = take_cards(gate, len(precondition.earlier) + 1, config.rootpath)
     config.stash[fixtures.PROGRESS] = open_progress(config.get_verbosity())
-    config.option.xmlpath = None  # the attempt's report is written by the session, and copied to --junitxml
+    config.option.xmlpath = None  # the session writes the report itself, and copies it to --junitxml
     config.pluginmanager.register(GateSession(config, gate, precondition, line), _SESSION_PLUGIN)
     config.pluginmanager.register(fixtures, f"{_SESSION_PLUGIN}-fixtures")
 
 
 @contextlib.contextmanager
 def _telling(line: watch.Line) -> Iterator[None]:
-    """Turn what keeps the gate shut into pytest's refusal of one line, and tell the watcher of it."""
+    """Turn an error before the attempt into pytest's refusal of one line, and tell the watcher."""
     try:
         yield
     except pytest.UsageError:
@@ -126,27 +126,25 @@ def _telling(line: watch.Line) -> Iterator[None]:
         raise pytest.UsageError(str(error)) from error
     except OSError as error:
         line.refused()
-        message = f"{error.filename}: {error.strerror}; the gate needs to read and write there"
+        message = f"{error.filename}: {error.strerror}; make it readable and writable"
         raise pytest.UsageError(message) from error
 
 
 def _check_chain(gate: Gate, project: Path) -> Precondition:
-    """Everything that decides whether the gate opens; creates at most the lane's directory, and that for gate 1."""
+    """Check everything that opens the gate; create at most the lane's directory, for gate 1."""
     root.check_tree(gate.options.sealed_root, gate.lane_directory)
     identity, record = take_identity(gate.campaign, project)
     previous = find_previous(gate, identity)
     number = gate.options.gate
     runtime = loaded_runtime()
     if number > 1 and runtime is not None:
-        message = (
-            f"{runtime} is loaded in the pytest process; gate {number} must not touch a device: find who imports it"
-        )
+        message = f"{runtime} is loaded in the pytest process; gate {number} must not touch a device; find the import"
         raise pytest.UsageError(message)
     if number > 1 and not gate.options.cards:
-        message = f"gate {number} needs --cards: nothing is chosen for you; for example --cards=0"
+        message = f"gate {number}: no --cards; name the cards, for example --cards=0"
         raise pytest.UsageError(message)
     if not gate.clauses:
-        message = f"campaign {gate.campaign.name} names no clauses for gate {number}; there is nothing to run"
+        message = f"campaign {gate.campaign.name}: no clauses for gate {number}; expected one or more"
         raise pytest.UsageError(message)
     root.make_directory(gate.lane_directory)
     root.lock(gate.lane_directory)  # held until this process ends
@@ -154,16 +152,16 @@ def _check_chain(gate: Gate, project: Path) -> Precondition:
 
 
 def header(config: pytest.Config) -> str | None:
-    """The plugin's line in pytest's header."""
+    """Line of the plugin in pytest's header."""
     session = config.pluginmanager.get_plugin(_SESSION_PLUGIN)
     return session.header() if isinstance(session, GateSession) else None
 
 
 class GateSession:
-    """The pytest plugin object of one gate session; it exists only when the gate has opened."""
+    """Pytest plugin object of one open gate."""
 
     def __init__(self, config: pytest.Config, gate: Gate, precondition: Precondition, line: watch.Line) -> None:
-        """Take what has been settled; the attempt itself opens after collection."""
+        """Take the settled call; the attempt itself opens after collection."""
         self._config = config
         self._gate = gate
         self._precondition = precondition
@@ -171,7 +169,7 @@ class GateSession:
         self._attempt: Attempt | None = None
 
     def header(self) -> str:
-        """Lane, cards, campaign digest and attempt."""
+        """Lane, cards, campaign digest and attempt, on one line."""
         cards = f", cards {','.join(self._gate.options.cards)}" if self._gate.options.cards else ""
         return (
             f"gate {self._gate.options.gate} of {self._gate.campaign.name}: lane {self._gate.lane}{cards},"
@@ -181,13 +179,13 @@ class GateSession:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Compare what was collected with the frozen list, then open the attempt."""
+        """Compare the collected tests with the frozen list, then open the attempt."""
         with _telling(self._line):
             if session.testsfailed:
-                raise pytest.UsageError("a test file of the gate cannot be collected; the error stands above")
+                raise pytest.UsageError("a test file of the gate cannot be collected; fix the error above")
             unfrozen = self._unfrozen_module()
             if unfrozen is not None:
-                message = f"{unfrozen}: loaded, and no digest covers it; a gate's helpers lie beside its test file"
+                message = f"{unfrozen}: loaded, but no digest covers it; put helpers of a gate beside its test file"
                 raise pytest.UsageError(message)
             self._check_frozen_list([(self._clause_of(item), item.nodeid) for item in session.items])
             self._attempt = self._open_attempt()
@@ -196,7 +194,7 @@ class GateSession:
         self._begin_lease(self._attempt)
 
     def _begin_lease(self, attempt: Attempt) -> None:
-        """Record the leased cards; when they are not idle, or nobody has reviewed what would run, nothing runs."""
+        """Record the leased cards; if they are not idle or the review is missing, nothing runs."""
         if fixtures.CARDS not in self._config.stash:
             return
         evidence = attempt.directory / root.EVIDENCE
@@ -215,7 +213,7 @@ class GateSession:
             attempt.append("problem", reason=reason, verdict=verdict.value)
 
     def _review(self, identity: Identity, evidence: Path) -> Finding:
-        """What the records of freezing and reviewing come to; copies of them are kept."""
+        """Verdict and reason of freezing and review; copies of their records are kept."""
         try:
             reviewed = freezing.take_reviewed(self._gate.options.campaign, evidence)
             folders = self._gate.campaign.folders(self._gate.lane)
@@ -247,7 +245,7 @@ class GateSession:
         expected = list(self._gate.clauses.items())
         for clause, nodeid in expected:
             if (clause, nodeid) not in found:
-                message = f"clause {clause}: {nodeid} is not there; expected the test with marks gate and clause"
+                message = f"clause {clause}: {nodeid} was not collected; expected a test with marks gate and clause"
                 raise pytest.UsageError(message)
         if found != expected:
             extra = next((nodeid for clause, nodeid in found if (clause, nodeid) not in expected), "the tests' order")
@@ -268,7 +266,7 @@ class GateSession:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> None:
-        """Name the test before it runs, so that one which ends the process is known."""
+        """Name the test before it runs, in case it ends the process."""
         self._config.stash[fixtures.PROGRESS].test_began()
         if self._attempt is not None:
             self._attempt.append("test-started", nodeid=item.nodeid)
@@ -299,18 +297,18 @@ class GateSession:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self) -> None:
-        """Have a second Ctrl-C not break the report of the first, with which the receipt would be lost."""
+        """Ignore a second Ctrl-C: it would break the report of the first and lose the receipt."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None]:
-        """After everybody else: derive the verdict, seal, set the exit code."""
+        """Derive the verdict, seal and set the exit code, after every other plugin."""
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             yield
-        except KeyboardInterrupt:  # of fixtures that hang while they end; what they leave is found
+        except KeyboardInterrupt:  # in a fixture's hanging teardown; its leftovers are found below
             session.exitstatus = pytest.ExitCode.INTERRUPTED
-        if self._attempt is None:  # refused after the cards were leased: nothing has run on them
+        if self._attempt is None:  # refused after leasing: nothing has run on the cards
             if fixtures.CARDS in self._config.stash:
                 self._config.stash[fixtures.CARDS].give_back(None)
             return
@@ -329,12 +327,12 @@ class GateSession:
         self._copy_report(self._attempt.directory)
 
     def _problems(self, attempt: Attempt) -> Iterator[tuple[Verdict, str]]:
-        """What the session itself finds wrong when its tests are over."""
+        """Findings of the session itself once its tests are over."""
         for process in descent.descendants(os.getppid()):
             if process.pid != os.getpid():
                 command, of_gate = process.command(), descent.bears_token(process)
                 process.signal(signal.SIGKILL)
-                # What bears no token was started by a test itself: a harness defect, and no contract of the candidate.
+                # Without a token, a test started it itself: a defect of the harness, not of the candidate.
                 verdict = Verdict.FAIL if of_gate else Verdict.VOID
                 yield verdict, f"process {process.pid} was left running by a test: {command}"
         yield from self._end_lease(attempt)
@@ -343,7 +341,7 @@ class GateSession:
             yield Verdict.VOID, f"{runtime} was loaded in the pytest process by a test"
         unfrozen = self._unfrozen_module()
         if unfrozen is not None:
-            yield Verdict.VOID, f"{unfrozen} was loaded by a test, and no digest covers it"
+            yield Verdict.VOID, f"{unfrozen} was loaded by a test, but no digest covers it"
         yield from self._drift()
 
     def _end_lease(self, attempt: Attempt) -> Iterator[tuple[Verdict, str]]:
@@ -358,7 +356,7 @@ class GateSession:
             yield verdict, reason
 
     def _drift(self) -> Iterator[tuple[Verdict, str]]:
-        """Whether campaign, candidate and harness are still what they were when the gate opened."""
+        """Findings of any change to campaign, candidate or harness since the gate opened."""
         try:
             campaign = read_campaign(self._gate.options.campaign)
             now, _ = take_identity(campaign, self._config.rootpath)
@@ -370,7 +368,7 @@ class GateSession:
                 yield Verdict.VOID, f"the {name} changed while the gate ran"
 
     def _copy_report(self, directory: Path) -> None:
-        """The same report where ``--junitxml`` wants it; that it cannot be written changes no verdict."""
+        """Copy the report to ``--junitxml``; a failing copy changes no verdict."""
         target = self._gate.options.junit
         if target is None or not (directory / root.JUNIT).exists():
             return
@@ -398,9 +396,9 @@ class GateSession:
         self._say(f"report: laguna report {root_} --out report.html")
 
     def _say_receipt(self, receipt: Path) -> None:
-        """What binds the whole attempt, for whoever keeps it where the root cannot be rewritten."""
+        """Print the receipt's digest, to be kept outside the root."""
         if receipt.exists():
-            self._say(f"receipt: {files.sha256_file(receipt)}, to keep elsewhere for laguna verify --expect")
+            self._say(f"receipt: {files.sha256_file(receipt)}; keep it elsewhere, for laguna verify --expect")
 
     def _say(self, line: str) -> None:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
@@ -409,7 +407,7 @@ class GateSession:
 
 
 def _cause(report: pytest.TestReport, error: BaseException | None) -> str:
-    """Why a phase did not pass, in the journal's words; empty when it did."""
+    """Cause of a failed phase in the journal's words; empty if it passed."""
     causes: tuple[tuple[type[BaseException], str], ...] = (
         (UnusableEvidenceError, "unusable"),
         (MeasuredNegativeError, "stop"),
@@ -425,7 +423,7 @@ def _cause(report: pytest.TestReport, error: BaseException | None) -> str:
 
 
 def _one_line(report: pytest.TestReport, error: BaseException | None) -> str:
-    """The first line of what went wrong."""
+    """First line of an error, with its type unless it is an assertion."""
     text = str(error) if error is not None else report.longreprtext
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     name = "" if error is None or isinstance(error, AssertionError) else f"{type(error).__name__}: "
@@ -433,5 +431,5 @@ def _one_line(report: pytest.TestReport, error: BaseException | None) -> str:
 
 
 def _clean(text: str) -> str:
-    """Text that UTF-8 can hold; a test may raise anything."""
+    """Return text encodable as UTF-8; a test may raise anything."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The watcher: a parent of the gate session, so that the exit code is the verdict whatever happens to the session.
+"""The watcher: a parent process of the gate session, which makes the exit code the verdict whatever the session does.
 
-A test that calls ``os._exit(0)`` makes pytest itself return 0, and a session that the kernel kills returns nothing at
-all. So the session says where its attempt is before the first test, and when it has ended the watcher ends whatever it
-left and verifies that attempt from its files; nothing that was said later counts.
+A test can call ``os._exit(0)``, and the kernel can kill the session. So the session names its attempt before the first
+test. When it has ended, the watcher kills its leftovers and verifies the attempt from its files; later messages of the
+session do not count.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _OF_THE_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
 _REFUSED = "refused"
 _SURVIVOR_SECONDS = 10.0
-"""How long what a session left may take to end after SIGKILL; one that is stuck in the kernel does not."""
+"""Time limit for leftovers to end after SIGKILL; one stuck in the kernel does not."""
 
 _COMMAND_SHOWN = 200
 
 LEFT_RUNNING = "left-running.json"
-"""What the watcher adds to an attempt whose session left something running; in a sealed one it makes VOID, being extra.
+"""Record of leftover processes, added to their attempt; being extra, it makes a sealed attempt VOID.
 
-A STOP or FAIL is left as it was sealed: nothing may open the campaign again.
+A sealed STOP or FAIL stays untouched: nothing may open the campaign again.
 """
 
 _Handler: TypeAlias = "Callable[[int, FrameType | None], object] | int | signal.Handlers | None"
@@ -48,34 +48,30 @@ Verify = Callable[[Path], tuple[Verdict, str]]
 
 
 class Line:
-    """The session's line to its watcher; only what is said first counts."""
+    """The session's pipe to its watcher; only the first message counts."""
 
     def __init__(self, descriptor: int) -> None:
         """Take over the writing end of the pipe."""
         self._descriptor = descriptor
 
     def attempt(self, directory: Path) -> None:
-        """Tell the watcher where the evidence goes, before the first test."""
+        """Tell the watcher the attempt's directory, before the first test."""
         os.write(self._descriptor, os.fsencode(directory) + b"\0")
 
     def refused(self) -> None:
-        """Tell the watcher that the gate stays shut: pytest says why, and no attempt follows."""
+        """Tell the watcher of a refusal: pytest prints the reason, and no attempt follows."""
         os.write(self._descriptor, _REFUSED.encode() + b"\0")
 
 
 def run_watched(begin: Callable[[Line], None], verify: Verify) -> int | None:
-    """Fork; in the child call ``begin`` and return None, in the parent wait and return the exit code.
+    """Fork; in the child call ``begin`` and return None, in the parent wait, ``verify`` and return the exit code.
 
     Called before pytest has configured itself: there are no threads yet, and no accelerator runtime is loaded.
-
-    Args:
-        begin: gets the line to the watcher.
-        verify: looks at the attempt when the session has ended.
     """
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a test lets go becomes the watcher's child, where the session finds it
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # a test's orphans become the watcher's children; the session looks there
     watcher = os.getpid()
     forward_to: list[int] = []
     before = _forward(forward_to)
@@ -92,7 +88,9 @@ def run_watched(begin: Callable[[Line], None], verify: Verify) -> int | None:
         return code
     for number, handler in before.items():
         signal.signal(number, handler)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may ignore it, and it brings them all
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # our parent may ignore it, but every request comes as SIGINT
     os.close(reading)
     _become_session(watcher)
     begin(Line(writing))
@@ -100,7 +98,7 @@ def run_watched(begin: Callable[[Line], None], verify: Verify) -> int | None:
 
 
 def _become_session(watcher: int) -> None:
-    """Have signals come through the watcher, die with it, and never wait for a terminal."""
+    """Take signals from the watcher only, die with it, and never wait for a terminal."""
     os.setpgid(0, 0)
     for number in _OF_THE_TERMINAL:
         signal.signal(number, signal.SIG_IGN)
@@ -116,15 +114,10 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _forward(forward_to: list[int]) -> Mapping[signal.Signals, _Handler]:
-    """Pass each request to stop on to the session as an interrupt, which it ends with a receipt.
+    """Pass each request to stop on to the session as an interrupt, so that it ends with a receipt.
 
-    What we were started to ignore, as under nohup or in the background of a script, stays ignored.
-
-    Args:
-        forward_to: the session's pid, once there is one.
-
-    Returns:
-        The handlers of before, for the session itself.
+    Signals ignored by our parent, as under nohup or in a script's background, stay ignored.
+    Returns the earlier handlers, for the session itself.
     """
 
     def forward(_number: int, _frame: FrameType | None) -> None:
@@ -136,21 +129,21 @@ def _forward(forward_to: list[int]) -> Mapping[signal.Signals, _Handler]:
 
 
 def _wait(child: int) -> None:
-    """Wait until the session has ended, and leave it its pid: a signal that is on its way to it meets no one else."""
+    """Wait for the session's end without reaping it: a signal on its way must not hit a reused pid."""
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
 
 
 def _ignore_requests(forward_to: list[int]) -> None:
-    """From here to the watcher's end nobody is left to be stopped: an interrupt could only take a verdict's place."""
+    """Ignore requests to stop: the session is over, and an interrupt could only displace its verdict."""
     for number in _FORWARDED:
         signal.signal(number, signal.SIG_IGN)
     forward_to.clear()
 
 
 def _end_orphans() -> list[FoundProcess]:
-    """Kill everything that the session left, until the kernel says that nothing is; what was found.
+    """Kill the session's leftovers until the kernel reports none, and return them.
 
-    Every orphan becomes the watcher's child. A child keeps its pid until it is collected, so that no other is hit.
+    Every orphan becomes the watcher's child; an unreaped child keeps its pid, so no other process is hit.
     """
     found: dict[tuple[int, int], FoundProcess] = {}
     end = time.monotonic() + _SURVIVOR_SECONDS
@@ -158,7 +151,7 @@ def _end_orphans() -> list[FoundProcess]:
         children = [process for pid in _children() if (process := descent.find(pid)) is not None]
         for process in children:
             found.setdefault((process.pid, process.start_ticks), describe(process))
-            with contextlib.suppress(PermissionError):  # it has changed its user: a survivor
+            with contextlib.suppress(PermissionError):  # it changed its user: a survivor
                 os.kill(process.pid, signal.SIGKILL)
         time.sleep(POLL_SECONDS if children else 0)
     return list(found.values())
@@ -171,7 +164,7 @@ def _children() -> list[int]:
 
 
 def _collect() -> bool:
-    """Collect every child that has ended; whether there is none any more."""
+    """Reap every ended child; True if none is left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0] != 0:
             pass
@@ -181,7 +174,7 @@ def _collect() -> bool:
 
 
 def _first_word(descriptor: int) -> str:
-    """What the session said first; without waiting, since a survivor of it may still hold the other end."""
+    """The session's first message, without waiting: a leftover may still hold the other end."""
     os.set_blocking(descriptor, False)
     with open(descriptor, "rb", buffering=0) as stream:
         content = stream.read(64 * 1024) or b""
@@ -189,7 +182,7 @@ def _first_word(descriptor: int) -> str:
 
 
 def _conclude(status: int, said: str, orphans: list[FoundProcess], verify: Verify) -> tuple[int, str]:
-    """Exit code and message from how the session ended, what it said and left, and what its attempt shows."""
+    """Exit code and message, from the session's end, message, leftovers and attempt."""
     ended = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
     if said in {"", _REFUSED}:
         if status == USAGE_EXIT_CODE and said:
@@ -213,8 +206,8 @@ def _conclude(status: int, said: str, orphans: list[FoundProcess], verify: Verif
 
 
 def _mark(attempt: Path, orphans: list[FoundProcess]) -> None:
-    """Have the attempt itself say what ran on behind it; who verifies it later does not see the exit code."""
-    with contextlib.suppress(OSError):  # a full disk, or an attempt that a test deleted: that it is none shows
+    """Record the leftovers in the attempt itself, since a later verifier does not see the exit code."""
+    with contextlib.suppress(OSError):  # full disk or deleted attempt: verification finds either
         sealed = (attempt / root.RECEIPT).exists()
         attempt.chmod(files.PRIVATE_DIRECTORY)
         files.write_new(attempt / LEFT_RUNNING, files.canonical_json([orphan.canonical() for orphan in orphans]))

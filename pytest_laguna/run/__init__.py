@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting things on leased cards: arms, packets, legs, rehearsals."""
+"""Starts arms, packets, legs and rehearsals on leased cards."""

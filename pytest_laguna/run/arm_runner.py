@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs arms and other programs for a gate: supervised, under the lease's token, seeing the lease's cards only."""
+"""Runs a gate's programs: supervised, under the lease's token, seeing only the lease's cards."""
 
 from __future__ import annotations
 
@@ -39,12 +39,10 @@ def _unwatched(_directory: Path, _deadline_seconds: float) -> contextlib.Abstrac
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunningProgram:
-    """A program that was started and not waited for; an ``endpoint.server.RunningServer``.
+    """Handle of a running program; an ``endpoint.server.RunningServer``.
 
     Attributes:
-        pid: of the program.
-        start_ticks: when it started, in clock ticks since boot.
-        supervised: the program under its supervisor.
+        start_ticks: start time, in clock ticks since boot.
     """
 
     pid: int
@@ -52,29 +50,28 @@ class RunningProgram:
     supervised: process.SupervisedProcess
 
     def processes(self) -> frozenset[int]:
-        """The pids of the program and of everything below it that have not ended."""
+        """Return the pids of the program and its live descendants."""
         return frozenset(found.pid for found in descent.descendants(self.supervised.supervisor_pid))
 
     def stop(self) -> ProcessRecord:
-        """End it by the ladder of signals, if it still runs; what became of it."""
+        """End the program by the ladder of signals, if it still runs, and return its record."""
         return self.supervised.stop()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ArmRunner:
-    """What a gate's tests start programs with; it is a ``launch.Runner``.
+    """Starts programs for a gate's tests; a ``launch.Runner``.
 
     Attributes:
-        token: of the lease, or of the session where nothing is leased.
-        cards: the variables that show a process the lease's cards; empty where nothing is leased.
-        cores: the processor cores that everything runs on; empty for all that this process may use.
-        bounds: the campaign's.
-        bytecode: where Python keeps what everything compiles; private to the session, and not evidence.
-        evidence: the attempt's directory of that name, where the end of everything that runs is recorded: in its own
-            directory, or for one that lies elsewhere in a new one below ``processes``; None without an attempt.
-        held: the leased cards, around each of whose runs the host is recorded; None where nothing is leased.
-        watched: is told of each run, by its directory and its deadline in seconds, for as long as it lasts.
-        attempt: whose journal is bound to these records, and is told at once what was left running; None without one.
+        token: of the lease, or of the session without a lease.
+        cards: environment variables that show a process the leased cards; empty without a lease.
+        cores: processor cores of everything that runs; empty for no restriction.
+        bytecode: Python's bytecode cache, private to the session; not evidence.
+        evidence: the attempt's ``evidence`` directory. A run inside it is recorded in its own directory, any other in
+            a new one below ``processes``. None without an attempt.
+        held: leased cards; the host is recorded before and after each run. None without a lease.
+        watched: called with the directory and deadline (seconds) of each run, and entered for as long as it lasts.
+        attempt: its journal binds the records and is told of leftover processes at once; None without an attempt.
     """
 
     token: str
@@ -94,7 +91,7 @@ class ArmRunner:
 
         Raises:
             ProcessError: it cannot be run.
-            NotProvenError: the host cannot be looked at before or after it.
+            NotProvenError: the host cannot be inspected before or after it.
         """
         with self._supervised(argv, variables, directory, deadline_seconds) as supervised:
             return supervised.wait()
@@ -103,16 +100,16 @@ class ArmRunner:
     def start(
         self, argv: Sequence[str], variables: Mapping[str, str], directory: Path, deadline_seconds: float
     ) -> Iterator[RunningProgram]:
-        """Start a program that runs until it is stopped, or the block is left; an ``endpoint.server.StartServer``.
+        """Start a program and stop it when the block is left; an ``endpoint.server.StartServer``.
 
         Raises:
-            ProcessError: it cannot be run, or ended in this moment.
-            NotProvenError: the host cannot be looked at before or after it.
+            ProcessError: it cannot be run, or ended at once.
+            NotProvenError: the host cannot be inspected before or after it.
         """
         with self._supervised(argv, variables, directory, deadline_seconds) as supervised:
             found = descent.find(supervised.pid)
             if found is None:
-                message = f"{argv[0]} in {directory}: ended at once"
+                message = f"{argv[0]} in {directory}: ended at once; expected a running program"
                 raise process.ProcessError(message)
             yield RunningProgram(supervised.pid, found.start_ticks, supervised)
 
@@ -150,7 +147,7 @@ class ArmRunner:
                 shutil.rmtree(directory / private, ignore_errors=True)  # caches are no evidence
 
     def _records(self, directory: Path) -> Path:
-        """Where the end of what runs in a directory is recorded: whoever starts it cannot keep it from the analysis."""
+        """Directory for a run's process record, inside the evidence so that no caller can hide it."""
         if self.evidence is None or directory.resolve().is_relative_to(self.evidence.resolve()):
             return directory
         place = self.evidence / leased_cards.PROCESSES
@@ -159,13 +156,13 @@ class ArmRunner:
 
     @contextlib.contextmanager
     def _recorded(self, supervised: process.SupervisedProcess, directory: Path) -> Iterator[process.SupervisedProcess]:
-        """A supervised process whose end is written down, in whatever way the block is left."""
+        """Yield a supervised process, and record its end however the block is left."""
         with contextlib.ExitStack() as ended, supervised:
             ended.callback(self._record_end, supervised, directory)
             yield supervised
 
     def _record_end(self, supervised: process.SupervisedProcess, directory: Path) -> None:
-        """The journal first: whatever becomes of the file, what was left running is a broken contract."""
+        """Record the end; leftovers go to the journal first, so that a failing write cannot hide them."""
         record, path = supervised.stop(), directory / leased_cards.PROCESS
         content = files.canonical_json(record.canonical())
         verdict, reason = judge_cleanliness(record)
@@ -181,17 +178,17 @@ class ArmRunner:
         write(path, content)
 
     def on_card(self, card: Card) -> ArmRunner:
-        """The same, seeing one of the leased cards only.
+        """Return a runner that sees one of the leased cards only.
 
         Raises:
             NotProvenError: nothing is leased.
         """
         if self.held is None:
-            raise NotProvenError("no cards are leased; nothing can run on one")
+            raise NotProvenError("no cards are leased; run this on gate 2 or 3")
         return dataclasses.replace(self, cards=showing(card.lane, [card]), cores=self.held.cores([card]))
 
     def arm(self, request: ArmRequest, directory: Path, *, interpreter: Path) -> ArmRecord:
-        """Run one arm and read its record; raises what ``launch.run_arm`` raises, naming a rank that hung."""
+        """Run one arm and read its record; errors as ``launch.run_arm``, naming a rank if it hung."""
         deadline = self.bounds.deadline_seconds
         try:
             return launch.run_arm(request, directory, interpreter=interpreter, deadline_seconds=deadline, run=self)
@@ -202,11 +199,11 @@ class ArmRunner:
             raise launch.ArmFailedError(f"{error}; {hung}") from error
 
     def packet(self, request: PacketRequest, directory: Path, *, interpreter: Path) -> PacketRecord:
-        """Run one parity packet and read its record; raises what ``launch.run_packet`` raises."""
+        """Run one parity packet and read its record; errors as ``launch.run_packet``."""
         deadline = self.bounds.deadline_seconds
         return launch.run_packet(request, directory, interpreter=interpreter, deadline_seconds=deadline, run=self)
 
-    def tiny_pair(  # noqa: PLR0913 - what ``launch.build_tiny_pair`` asks for
+    def tiny_pair(  # noqa: PLR0913 - parameters of ``launch.build_tiny_pair``
         self,
         directory: Path,
         *,
@@ -216,7 +213,7 @@ class ArmRunner:
         width: int = 1,
         vllm: str = launch.TINY_PAIR_VLLM,
     ) -> launch.TinyPair:
-        """Write the tiny pair; raises what ``launch.build_tiny_pair`` raises."""
+        """Write the tiny pair; errors as ``launch.build_tiny_pair``."""
         return launch.build_tiny_pair(
             directory,
             layers=layers,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a diagnostic runs, one after the other, each once in a fresh process, and what is observed around it.
+"""Runs the arms and packets of an experiment, each once in a fresh process, between snapshots of their surroundings.
 
-Nothing is run again: the first run that leaves no record ends all, with the reason in its place.
+The first run without a record ends the experiment, and its reason takes the record's place. Nothing runs again.
 """
 
 from __future__ import annotations
@@ -31,19 +31,17 @@ Analysis = TypeVar("Analysis", bound=Schema)
 
 
 class _EndedError(Exception):
-    """A run left no record; the reason is written in its place."""
+    """A run left no record; its directory holds the reason."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Runs:
-    """What runs, in the order in which it is asked for.
+    """Runs arms and packets in the caller's order.
 
     Attributes:
-        engine: what the session holds.
         interpreter: the engine's Python.
-        frozen: the models' files.
-        models_around: the looks at them around each arm that was started.
-        binaries: what has been mapped so far.
+        models_around: snapshots of the models around each started arm.
+        binaries: mapped so far, with their digests.
     """
 
     engine: EngineRun
@@ -53,7 +51,7 @@ class Runs:
     binaries: list[Binary] = dataclasses.field(default_factory=list)
 
     def arm(self, name: str, request: ArmRequest) -> None:
-        """Run an arm on all cards; where it leaves no record, the block of ``observed`` ends here."""
+        """Run an arm on all cards; if it leaves no record, the block of ``observed`` ends."""
         with self._recorded(f"{reading.ARMS}/{name}") as directory:
             before = models.check_models(self.frozen)
             try:
@@ -64,7 +62,7 @@ class Runs:
             self.engine.look_at_cards("after", self.engine.held.cards, directory / reading.IDLE)
 
     def packet(self, card: Card, request: PacketRequest) -> None:
-        """Run a parity packet on one card; likewise."""
+        """Run a parity packet on one card; if it leaves no record, the block of ``observed`` ends."""
         with self._recorded(f"{reading.PACKETS}/{request.rank}") as directory:
             record = self.engine.start.on_card(card).packet(request, directory, interpreter=self.interpreter)
             self._map(record.mapped)
@@ -79,7 +77,7 @@ class Runs:
         try:
             yield directory
         except RUN_ERRORS as error:
-            # What left something running may have a record, which stands; its process speaks against it.
+            # An arm that left something running may still have a record: its process record carries the FAIL.
             if not (isinstance(error, launch.ArmSurvivedError) and (directory / reading.RECORD).exists()):
                 write_failure(directory, error)
             raise _EndedError from error
@@ -91,20 +89,15 @@ def carry_out_arms(
     run_all: Callable[[Runs, Plan, Models], None],
     close: Callable[[Runs], None] = lambda _: None,
 ) -> Derived[Analysis]:
-    """Plan an experiment from the cards and models at hand, run its arms, judge them, and write everything down.
+    """Plan an experiment from the cards and models, run its arms, judge them, and write everything down.
 
-    Nothing is run again and nothing is chosen by a result: the first run that leaves no record ends the experiment,
-    and the analysis says what that leaves unproven.
-
-    Args:
-        engine: what the session holds; its directory does not exist yet.
-        experiment: the experiment.
-        run_all: runs what the plan asks for, in its order.
-        close: writes what must stand beside the runs before they are judged.
+    The engine's directory must not exist yet. ``run_all`` runs the plan in its order, ``close`` then writes the files
+    needed beside the runs. No result chooses what runs next: the first run without a record ends the experiment, and
+    the analysis names what stays unproven.
 
     Raises:
-        FileExistsError: it has been carried out before.
-        NotProvenError: it could not begin: models, engine or cards are missing.
+        FileExistsError: the experiment has run before.
+        NotProvenError: models, engine or cards are missing.
         UnusableEvidenceError: the engine is not the frozen one, or a model's configuration cannot be used.
     """
     engine.directory.mkdir(mode=files.PRIVATE_DIRECTORY)
@@ -125,7 +118,7 @@ def carry_out_arms(
 
 
 def asked_of_every_arm(plan: ArmsPlan, pair: Models, arm: Arm) -> dict[str, Any]:
-    """The fields of an arm's request that are the same in every campaign."""
+    """Fields of an arm's request that all experiments share."""
     return {
         "arm": arm,
         "lane": plan.lane,
@@ -141,15 +134,10 @@ def asked_of_every_arm(plan: ArmsPlan, pair: Models, arm: Arm) -> dict[str, Any]
 
 @contextlib.contextmanager
 def observed(engine: EngineRun, interpreter: Path, pair: Models) -> Iterator[Runs]:
-    """Runs whose engine and models are looked at before and after, and whose cards are looked at before.
-
-    Args:
-        engine: what the session holds.
-        interpreter: the engine's Python.
-        pair: the models.
+    """Yield runs after snapshots of engine, models and cards; at the end write the identity of it all.
 
     Raises:
-        Exception: whatever ``EngineRun.require_frozen``, ``describe`` and ``look_at_cards`` raise, before anything ran.
+        Exception: as ``EngineRun.require_frozen``, ``describe`` and ``look_at_cards``, before anything runs.
     """
     frozen = models.freeze_models([pair.target, pair.draft])
     engine.require_frozen(frozen)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one function on one card, in a process of its own that sees no other card, and brings its value back."""
+"""Runs a function in a process that sees one card only, and returns its value."""
 
 from __future__ import annotations
 
@@ -20,46 +20,34 @@ from pytest_laguna.verdict import JSON, NotProvenError
 
 
 class CardProcessError(RuntimeError):
-    """A function that raised on its card: the line that says what."""
+    """A function raised on its card; the message is the line of its error."""
 
 
 class CardProcessEndedError(NotProvenError):
-    """A card process that ended before its function did, and how: what that was to show is missing."""
+    """A card process ended before its function did; the message says how."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CardProcess:
-    """What the ``card_process`` fixture gives to a gate's test.
-
-    Attributes:
-        held: the session's cards.
-        run: runs programs under the lease.
-        directory: below which each call gets a directory of its own.
-    """
+    """Value of the ``card_process`` fixture: calls functions on leased cards, each in a new directory."""
 
     held: LeasedCards
     run: ArmRunner
     directory: Path
 
     def __call__(self, card: Card, function: Callable[..., JSON], *arguments: JSON) -> JSON:
-        """Call a function of a file on one of the leased cards.
+        """Call a function of a file on one of the leased cards, with JSON values, and return its value.
 
-        Args:
-            card: one of the lease's.
-            function: defined at the top of a file; it imports what it needs itself, in its own process.
-            arguments: JSON values.
-
-        Returns:
-            What the function returned.
+        The function is defined at the top of a file and does its own imports, since another process loads it.
 
         Raises:
             ValueError: the card is not leased, or the function is a closure or defined inside another.
             CardProcessError: the function raised.
-            CardProcessEndedError: the process was ended, or did not end well by itself.
-            UnusableEvidenceError: the result is not JSON.
+            CardProcessEndedError: the process was killed, or failed outside the function.
+            UnusableEvidenceError: the value is not JSON.
         """
         if card not in self.held.cards:
-            message = f"card {card} is not one of the lease's"
+            message = f"card {card}: not leased; expected one of the session's cards"
             raise ValueError(message)
         place = self._new_directory(card)
         request, result = place / "request.json", place / "result.json"
@@ -85,9 +73,7 @@ class CardProcess:
 def _file_of(function: Callable[..., Any]) -> str:
     file = inspect.getsourcefile(function)
     if file is None or "<locals>" in function.__qualname__:
-        message = (
-            f"{function.__qualname__}: expected a function at the top of a file; a process of its own loads it there"
-        )
+        message = f"{function.__qualname__}: another process cannot load it; expected a function at the top of a file"
         raise ValueError(message)
     return str(Path(file).resolve())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out the exact diagnostic: packets and arms in the frozen order, each once, with the evidence of all of it."""
+"""Carries out the exact diagnostic: each packet and arm once, in the frozen order, with its evidence."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pytest_laguna.run.engine_run import EngineRun, Models
 
 
 def carry_out(engine: EngineRun) -> Derived[Diagnosis]:
-    """Run every packet and every arm, and judge them; arguments and errors as ``carry_out_arms``."""
+    """Run every packet and arm, and judge them; arguments and errors as ``carry_out_arms``."""
     return carry_out_arms(engine, EXPERIMENT, _run_all)
 
 
 def _run_all(runs: Runs, plan: DiagnosticPlan, pair: Models) -> None:
-    """Run every packet and then every arm, up to the first that leaves no record."""
+    """Run every packet, then every arm, up to the first without a record."""
     (runs.engine.directory / reading.PACKETS).mkdir(mode=files.PRIVATE_DIRECTORY)
     for position, card in enumerate(runs.engine.held.cards):
         runs.packet(card, _packet(position, plan, pair))

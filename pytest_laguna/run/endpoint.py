@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out the endpoint campaign: each leg a fresh server and one pass of the suite, in the frozen order.
+"""Carries out the endpoint campaign: each leg is a fresh server and one pass of the suite, in the frozen order.
 
-After the first adjacent pair phase 1 is judged. No leg is repeated, replaced or added; once a block's second candidate
-has run, its control runs too, whatever that gave.
+Phase 1 is judged after the first adjacent pair. No leg is repeated, replaced or added. Once the server of a block's
+second candidate leg was started, its control runs too, whatever the result.
 """
 
 from __future__ import annotations
@@ -38,15 +38,11 @@ _LEG_ERRORS = (*RUN_ERRORS, ServerFailedError, ServerSurvivedError)
 
 
 def carry_out(engine: EngineRun, campaign_file: Path) -> Derived[EndpointAnalysis]:
-    """Run every leg and judge them.
-
-    Args:
-        engine: what the session holds; its directory does not exist yet.
-        campaign_file: it names the protocol, relative to itself.
+    """Run every leg and judge them; the engine's directory must not exist yet.
 
     Raises:
-        FileExistsError: it has been carried out before.
-        NotProvenError: it could not begin: the protocol is not committed, or models, engine or cards are not there.
+        FileExistsError: the campaign has run before.
+        NotProvenError: the protocol is not committed, or models, engine or cards are missing.
         UnusableEvidenceError: protocol, suite or teacher cannot be used.
     """
     engine.directory.mkdir(mode=files.PRIVATE_DIRECTORY)
@@ -66,7 +62,7 @@ def carry_out(engine: EngineRun, campaign_file: Path) -> Derived[EndpointAnalysi
 
 
 def _run_all(legs: _Legs) -> None:
-    """Run the legs between two snapshots of the engine, and write down what ran."""
+    """Run the legs between two snapshots of the engine, and write the identity."""
     engine = legs.engine
     before = engine.describe(legs.interpreter, legs.frozen)
     legs.carry_out()
@@ -82,14 +78,14 @@ def _run_all(legs: _Legs) -> None:
 
 
 def _take_protocol(engine: EngineRun, campaign_file: Path, start: AttemptStart) -> Protocol:
-    """Read the protocol, which must be committed, and keep it with its suite and its teacher."""
+    """Read the committed protocol, and keep it with its suite and teacher."""
     named = engine.engine.protocol
     if named is None:
-        message = f"lanes.{engine.lane}.engine names no protocol; gate 3 needs one: see docs/campaign.md"
+        message = f"lanes.{engine.lane}.engine: no protocol; expected one for gate 3; see docs/campaign.md"
         raise NotProvenError(message)
     path = campaign_file.parent / named
     if not path.is_file():
-        message = f"protocol {path}: there is none; write it when gate 2 has passed, and commit it"
+        message = f"protocol {path}: no such file; write it after gate 2 has passed, and commit it"
         raise NotProvenError(message)
     content = files.read_bytes(path, limit=SIZE_LIMIT)
     commit = commit_of(path, content)
@@ -102,7 +98,7 @@ def _take_protocol(engine: EngineRun, campaign_file: Path, start: AttemptStart) 
 
 
 def _keep_prompts(directory: Path, path: Path, protocol: Protocol) -> None:
-    """Keep the suite and, where the protocol has one, the teacher; each must be the pinned one."""
+    """Keep the suite and, if the protocol has one, the teacher; each must have the pinned digest."""
     sources = {reader.SUITE: _beside_or_shipped(path, protocol.suite.file)}
     if protocol.teacher is not None:
         sources[reader.TEACHER] = _beside_or_shipped(path, protocol.teacher.file)
@@ -120,16 +116,11 @@ def _beside_or_shipped(protocol: Path, name: str) -> Path:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Legs:
-    """What runs.
+    """Runs the planned legs.
 
     Attributes:
-        engine: what the session holds.
         interpreter: the engine's Python.
-        plan: what decides.
-        protocol: what else a leg needs.
-        pair: the models.
-        frozen: their files.
-        models_around: the looks at them around each leg.
+        models_around: snapshots of the models around each leg.
     """
 
     engine: EngineRun
@@ -141,7 +132,7 @@ class _Legs:
     models_around: dict[str, ArmModels] = dataclasses.field(default_factory=dict)
 
     def carry_out(self) -> None:
-        """Every planned leg, up to a stop after phase 1 or to the first leg that leaves no record."""
+        """Run every planned leg, up to a stop after phase 1 or the first leg without a record."""
         failed = False
         for sequence, (block, leg) in enumerate(planned_legs(self.engine.campaign.digest, self.plan.blocks), start=1):
             if failed and not self._owes(block):
@@ -154,13 +145,13 @@ class _Legs:
                     return
 
     def _owes(self, block: int) -> bool:
-        """Whether a block goes on though a leg failed: once the server of its B2 was to be started, its A2 runs."""
+        """True if a block goes on after a failed leg: once the server of its B2 was started, its A2 runs."""
         order = planned_legs(self.engine.campaign.digest, self.plan.blocks)
         candidate = leg_name(order.index((block, "B2")) + 1, "B2")
         return candidate in reader.started_legs(self.engine.directory)
 
     def analyse(self) -> EndpointAnalysis:
-        """Judge the legs that exist."""
+        """Judge the legs so far."""
         evidence = reader.read_legs(self.engine.directory)
         teacher = reader.take_teacher(self.engine.directory, evidence.legs)
         return analyse_endpoint(
@@ -172,7 +163,7 @@ class _Legs:
         )
 
     def _completed(self, sequence: int, block: int, leg: LegName) -> bool:
-        """Run a leg; whether it left its record, or else the reason is written in its place."""
+        """Run a leg; True if it left its record, else its reason is written in the record's place."""
         directory = reader.leg_directory(self.engine.directory, sequence, leg)
         before = models.check_models(self.frozen)
         try:
@@ -186,11 +177,11 @@ class _Legs:
         return True
 
     def _require_idle(self, sequence: int) -> None:
-        """Look at the cards; a leg beside somebody else would measure both.
+        """Require idle cards; a leg beside another user would measure both.
 
         Raises:
-            NotProvenError: they are not idle, or cannot be seen.
-            UnusableEvidenceError: a look cannot be used.
+            NotProvenError: the cards are not idle, or cannot be seen.
+            UnusableEvidenceError: a snapshot cannot be used.
         """
         held, path = self.engine.held, reader.idle_file(self.engine.directory, sequence, "before")
         verdict, reason = judge_idle(self.engine.look_at_cards("before", held.cards, path), held.idle)
@@ -239,7 +230,7 @@ class _Legs:
         )
 
     def _idle_after(self, sequence: int) -> bool | None:
-        """Whether the lease's cards are idle again; None where that cannot be said, as beside a stranger."""
+        """True if the leased cards are idle again; None if it is unknown, as beside another user."""
         held = self.engine.held
         try:
             record = held.take_idle("after", held.cards)

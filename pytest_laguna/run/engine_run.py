@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine's side of a device gate: its interpreter, the pair that it loads, and the identity of both."""
+"""The engine of a device gate: its interpreter, its models, and the identity of both."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from pytest_laguna.run.leasing import LeasedCards
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, raise_verdict
 
 _LOOK_SECONDS = 120.0
-"""How long the engine's interpreter may take to say what it is."""
+"""Time limit for the engine's interpreter to describe itself."""
 
 RUN_ERRORS = (
     launch.ArmSurvivedError,
@@ -55,12 +55,12 @@ RUN_ERRORS = (
     OSError,
     UnusableEvidenceError,
 )
-"""Why a run left no record: it is written down, and ends what it is a part of."""
+"""Errors of a run without a record; each is written down and ends the experiment."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Models:
-    """The pair that everything loads, and the text that the diagnostic's arms continue."""
+    """The model pair, and the prompt of the arms."""
 
     target: Path
     draft: Path
@@ -69,16 +69,12 @@ class Models:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineRun:
-    """What a device gate's session holds while its engine runs.
+    """Campaign, cards and attempt of a device gate while its engine runs.
 
     Attributes:
-        campaign: that runs.
-        lane: where.
-        held: the leased cards.
-        start: starts processes on them.
-        attempt: that it is for.
-        directory: below the attempt's evidence, made by the caller.
-        project: that the campaign's relative paths start from.
+        start: starts processes on the leased cards.
+        directory: of the experiment, below the attempt's evidence; made by the caller.
+        project: base of the campaign's relative paths.
     """
 
     campaign: Campaign
@@ -94,28 +90,28 @@ class EngineRun:
         """The campaign's engine on this lane.
 
         Raises:
-            NotProvenError: it has none.
+            NotProvenError: the lane has none.
         """
         settings = self.campaign.lane_settings(self.lane).engine
         if settings is None:
-            message = f"campaign {self.campaign.name} has no table lanes.{self.lane}.engine; there is nothing to run"
+            message = f"campaign {self.campaign.name}: no table lanes.{self.lane}.engine; expected the engine to run"
             raise NotProvenError(message)
         return settings
 
     @property
     def interpreter(self) -> Path:
-        """The engine's Python; raises as ``engine``."""
+        """The engine's Python; errors as ``engine``."""
         named = self.engine.interpreter
         return Path(sys.executable) if named is None else self.project / named
 
     @contextlib.contextmanager
     def models(self, interpreter: Path) -> Iterator[Models]:
-        """The pair, for as long as it is needed; what is generated is no evidence: what it is made from is hashed.
+        """Yield the model pair; a generated one is no evidence, since its inputs are hashed.
 
-        It lies with what pytest keeps for a session and removes some sessions later, however this one ends.
+        A generated pair lies in pytest's temporary directory, so a killed session leaves it to pytest's later cleaning.
 
         Raises:
-            NotProvenError: the pair has no such prompt, or is not there; and what ``launch.build_tiny_pair`` raises.
+            NotProvenError: the pair lacks the prompt, or a folder is missing; also as ``launch.build_tiny_pair``.
         """
         model = self.engine.model
         if not isinstance(model, GeneratedPair):
@@ -132,26 +128,26 @@ class EngineRun:
                 vllm=self.campaign.lane_settings(self.lane).vllm,
             )
             if model.prompt not in pair.prompts:
-                message = f"lanes.{self.lane}.engine.model: prompt {model.prompt!r}; expected one of the pair's"
+                message = f"lanes.{self.lane}.engine.model: seen prompt {model.prompt!r}; expected one of the pair's"
                 raise NotProvenError(f"{message}: {', '.join(sorted(pair.prompts))}")
             yield Models(pair.target, pair.draft, pair.prompts[model.prompt])
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
     def copy_configurations(self, pair: Models) -> None:
-        """Keep what the models say of themselves."""
+        """Keep the models' configurations."""
         for name, folder in ((reading.TARGET_CONFIG, pair.target), (reading.DRAFT_CONFIG, pair.draft)):
             content = files.read_bytes(folder / reading.CONFIG, limit=reading.CONFIG_LIMIT)
             files.write_new(self.directory / name, content)
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Write down what ends the gate's engine before there is an analysis.
+        """Write down an error that ends the experiment before its analysis.
 
         Raises:
-            NotProvenError: something that it needs is missing, or could not be made.
-            UnusableEvidenceError: something that it needs cannot be used.
-            ArmSurvivedError: something was left running.
+            NotProvenError: an input is missing or could not be made.
+            UnusableEvidenceError: an input cannot be used.
+            ArmSurvivedError: a process was left running.
         """
         try:
             yield
@@ -162,12 +158,12 @@ class EngineRun:
             raise NotProvenError(_reason(error)) from error
 
     def describe(self, interpreter: Path, frozen: ModelFiles) -> EngineIdentity:
-        """Look at the engine, hash what it consists of, and ask of it what can be asked before anything runs.
+        """Describe the engine, hash its files, and apply the rules that need no run.
 
         Raises:
-            NotProvenError: a rule of ``BEFORE_ARMS`` finds something missing; no arm runs in vain.
-            UnusableEvidenceError: one finds another engine than the frozen one.
-            Exception: whatever ``identity.engine.describe_engine`` raises.
+            NotProvenError: a rule of ``BEFORE_ARMS`` finds something missing, so that no arm runs in vain.
+            UnusableEvidenceError: a rule finds another engine than the frozen one.
+            Exception: as ``identity.engine.describe_engine``.
         """
         place, package = self.directory / "engine-before", self.campaign.candidate.package
         found = engine.describe_engine(interpreter, package, place, deadline_seconds=_LOOK_SECONDS, run=self.start)
@@ -183,11 +179,11 @@ class EngineRun:
         return found
 
     def require_frozen(self, frozen: ModelFiles) -> None:
-        """Refuse models that are not those that were frozen and reviewed, as soon as they are hashed; for gate 2.
+        """Refuse models other than the frozen and reviewed ones, as soon as they are hashed; for gate 2.
 
         Raises:
-            NotProvenError: a file of theirs is another one.
-            UnusableEvidenceError: the record of what was frozen is not of its form.
+            NotProvenError: a model file differs.
+            UnusableEvidenceError: the record of freezing is malformed.
         """
         named = self.campaign.folders(self.lane)
         if not named or not needs_review(2, self.lane):
@@ -201,7 +197,7 @@ class EngineRun:
             raise_verdict(finding[0], f"before any arm: models-of-frozen: {finding[1]}")
 
     def look_again(self, interpreter: Path) -> EngineState | None:
-        """The later look; None, with the reason written down, where it cannot be taken."""
+        """Take the engine's snapshot after the runs; on failure write the reason and return None."""
         place, package = self.directory / "engine-after", self.campaign.candidate.package
         try:
             return engine.look_at_engine(interpreter, package, place, deadline_seconds=_LOOK_SECONDS, run=self.start)
@@ -209,7 +205,7 @@ class EngineRun:
             write_failure(place, error)
             return None
 
-    def identity(  # noqa: PLR0913 - each is a part of it
+    def identity(  # noqa: PLR0913 - each is a part of the identity
         self,
         before: EngineIdentity,
         after: EngineState | None,
@@ -219,7 +215,7 @@ class EngineRun:
         arm_directories: Mapping[str, str],
         binaries: Sequence[Binary],
     ) -> DiagnosticIdentity:
-        """Everything about what ran, with the digests that the attempt is bound to."""
+        """Identity of everything that ran, with the digests of the attempt."""
         record = files.read_canonical_json(self.attempt.directory / root.IDENTITY)
         sources = {name: record[name] for name in FrozenSources.model_fields} if isinstance(record, dict) else None
         python = record.get("python") if isinstance(record, dict) else None
@@ -237,12 +233,12 @@ class EngineRun:
         )
 
     def look_after(self) -> None:
-        """The last look at the cards; what is not there proves nothing."""
+        """Take the cards' snapshots after all runs; without them the record is missing and proves nothing."""
         with contextlib.suppress(NotProvenError):
             self.look_at_cards("after", self.held.cards, Path(leased_cards.IDLE_AFTER))
 
     def look_at_cards(self, phase: Literal["before", "after"], cards: Sequence[Card], path: Path) -> IdleRecord:
-        """Take the campaign's looks at cards and record them; ``LeasedCards.take_idle`` says what is raised."""
+        """Take the campaign's snapshots of cards and record them; errors as ``LeasedCards.take_idle``."""
         record = self.held.take_idle(phase, cards)
         self.write(path, record)
         return record
@@ -253,20 +249,20 @@ class EngineRun:
 
 
 def _folder(project: Path, named: str) -> Path:
-    """A model's folder.
+    """Return a model's folder.
 
     Raises:
-        NotProvenError: it is not there.
+        NotProvenError: it holds no ``config.json``.
     """
     folder = project / named
     if not (folder / reading.CONFIG).is_file():
-        message = f"{folder}: holds no config.json; expected the campaign's model {named}: docs/xpu-lane.md fetches it"
+        message = f"{folder}: no config.json; expected the campaign's model {named}; fetch it as in docs/xpu-lane.md"
         raise NotProvenError(message)
     return folder
 
 
 def write_failure(directory: Path, error: Exception) -> None:
-    """Say in a run's directory why it left no record."""
+    """Write the reason for a missing record into the run's directory."""
     directory.mkdir(mode=files.PRIVATE_DIRECTORY, exist_ok=True)
     files.write_new(directory / reading.FAILURE, files.canonical_json({"reason": _reason(error)}))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out the event profile: its arms in the frozen order, each once, with the evidence of all of it."""
+"""Carries out the event profile: each arm once, in the frozen order, with its evidence."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def carry_out(engine: EngineRun) -> Derived[EventAnalysis]:
 
 
 def _run_all(runs: Runs, plan: EventPlan, pair: Models) -> None:
-    """Run every arm, up to the first that leaves no record."""
+    """Run every arm, up to the first without a record."""
     for arm in plan.arms:
         runs.arm(arm, _arm(arm, plan, pair))
 
 
 def _close(runs: Runs) -> None:
-    """Bind every file that is judged, by its digest."""
+    """Bind every judged file by its digest."""
     directory = runs.engine.directory
     closure = EventClosure(model_generations=len(runs.models_around), files=event_reader.file_digests(directory))
     runs.engine.write(Path(event_reader.CLOSURE), closure)

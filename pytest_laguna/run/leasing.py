@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cards of a device gate: chosen and leased before its attempt opens, given back when its session ends."""
+"""The cards of a device gate: leased before its attempt opens, given back when its session ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from pytest_laguna.machine.sweep import sweep
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 
 SWEEP_SECONDS = 30.0
-"""How long what a lease left running may take to end after SIGKILL."""
+"""Time limit for a lease's leftover processes to end after SIGKILL."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,10 +45,9 @@ class LeasedCards:
     """The cards of a session, for as long as it runs.
 
     Attributes:
-        source: where they come from; knows how to look at them and how to show them to a process.
-        lease: the hold on them, with the token that everything under it bears.
-        idle: when the campaign counts them as idle.
-        places: where evidence, temporary files and models lie; empty where the campaign asks for nothing.
+        lease: its token is borne by every process under it.
+        idle: the campaign's limits for idle cards.
+        places: file systems of evidence, temporary files and models; empty if the campaign restricts none.
     """
 
     source: CardSource
@@ -58,28 +57,24 @@ class LeasedCards:
 
     @property
     def cards(self) -> tuple[Card, ...]:
-        """In the order in which ``--cards`` names them."""
+        """The cards in the order of ``--cards``."""
         return self.lease.cards
 
     def environment(self) -> Mapping[str, str]:
-        """The variables that show a process these cards and no others."""
+        """Variables that show a process these cards and no others."""
         return showing(self.source.lane, self.cards)
 
     def cores(self, cards: Sequence[Card]) -> frozenset[int]:
-        """The processor cores of cards on the cpu lane; empty, which is no restriction, on the others."""
+        """Processor cores of cards on the cpu lane; empty, for no restriction, on the others."""
         return cores(cards) if self.source.lane == "cpu" else frozenset()
 
     @contextlib.contextmanager
     def audited(self, directory: Path, write: Callable[[Path, bytes], None]) -> Iterator[None]:
         """Record the host before and after a run, in the run's own directory.
 
-        Args:
-            directory: the run's.
-            write: makes a file of evidence.
-
         Raises:
-            NotProvenError: the host or its cards cannot be looked at.
-            UnusableEvidenceError: the lease was lost: somebody else may have run on its cards.
+            NotProvenError: the host or its cards cannot be inspected.
+            UnusableEvidenceError: the lease was lost, so another process may have used its cards.
         """
         self._check_lease()
         before = self._host_state(None)
@@ -98,17 +93,11 @@ class LeasedCards:
         try:
             return host_audit.take_state(self.source, self.source.discover(), self.lease.token, before=before)
         except (CardError, OSError) as error:
-            message = f"the host cannot be looked at: {error}"
+            message = f"host: cannot be inspected: {error}"
             raise NotProvenError(message) from error
 
     def begin(self, attempt: Attempt) -> Finding:
-        """Record the lease and that its cards are idle.
-
-        Args:
-            attempt: that they are for.
-
-        Returns:
-            What the looks come to; with anything but PASS nothing may run on the cards.
+        """Record the lease and judge its cards; with any verdict but PASS nothing may run on them.
 
         Raises:
             OSError: the record cannot be written.
@@ -132,14 +121,10 @@ class LeasedCards:
         return self._look("before", attempt)
 
     def give_back(self, attempt: Attempt | None) -> Finding:
-        """End the lease.
-
-        Args:
-            attempt: that gets the record that the cards are idle again; None when there is none, and nothing has run.
+        """End the lease, and quarantine the cards unless they are idle again; without an attempt, nothing has run.
 
         Returns:
-            PASS when the cards are free again; anything else says what was left on them, and they are quarantined; or
-            that the lease was lost meanwhile.
+            PASS, or a finding: a process left running, busy cards, or a lease lost meanwhile.
 
         Raises:
             OSError: the record cannot be written; the cards are quarantined.
@@ -155,7 +140,7 @@ class LeasedCards:
         return finding
 
     def _end(self, finding: Finding) -> Finding:
-        """End the lease itself; a lease that was lost makes what was found unusable, but for what was left running."""
+        """Release or quarantine the cards; a lost lease is VOID unless a process was left running."""
         verdict, reason = finding
         try:
             if verdict is Verdict.PASS:
@@ -167,13 +152,13 @@ class LeasedCards:
         return finding
 
     def _glance(self) -> Finding:
-        """One quick look at cards on which nothing has run."""
+        """Check quickly that unused cards are idle."""
         look = idle.check(self.source, self.idle.memory_bytes)
         held = next((f"card {card}: {why}" for card in self.cards if (why := look(card)) is not None), None)
         return (Verdict.PASS, "idle") if held is None else (Verdict.NOT_PROVEN, held)
 
     def _look(self, phase: Literal["before", "after"], attempt: Attempt) -> Finding:
-        """Take the campaign's looks at the cards, record them and judge them."""
+        """Take the campaign's snapshots of the cards, record and judge them."""
         name = {"before": leased_cards.IDLE_BEFORE, "after": leased_cards.IDLE_AFTER}[phase]
         path = attempt.directory / root.EVIDENCE / leased_cards.DIRECTORY / name
         try:
@@ -186,7 +171,7 @@ class LeasedCards:
             return Verdict.VOID, str(error)
 
     def take_idle(self, phase: Literal["before", "after"], cards: Sequence[Card]) -> IdleRecord:
-        """Take the campaign's looks at some of the cards; ``machine.idle.take_record`` says what it raises."""
+        """Take the campaign's snapshots of some cards; errors as ``machine.idle.take_record``."""
         return idle.take_record(
             self.source,
             cards,
@@ -198,16 +183,11 @@ class LeasedCards:
 
 
 def take_cards(gate: Gate, attempt: int, project: Path) -> LeasedCards:
-    """Choose and lease the cards that ``--cards`` names.
-
-    Args:
-        gate: a device gate.
-        attempt: the number of the attempt that they are for.
-        project: that the campaign's relative paths start from.
+    """Choose and lease the cards of ``--cards`` for the attempt of this number.
 
     Raises:
-        pytest.UsageError: the environment holds runtime variables, a card cannot be had or is none of the campaign's
-            kind, or something would lie where the campaign lets nothing lie; one line.
+        pytest.UsageError: the environment holds runtime variables, a card is not available or of another kind, or files
+            would lie outside the campaign's storage; one line.
     """
     settings = gate.campaign.lanes[gate.lane]
     directory = root.attempt_directory(gate.lane_directory / f"gate{gate.options.gate}", attempt)
@@ -229,45 +209,40 @@ def take_cards(gate: Gate, attempt: int, project: Path) -> LeasedCards:
 
 
 def require_kind(cards: Sequence[Card], settings: LaneSettings) -> None:
-    """See that cards are what the campaign calls its cards.
+    """Require cards of the campaign's kind.
 
     Raises:
         CardError: one is another.
     """
     for card in cards:
         if settings.card is not None and card.name != settings.card:
-            raise CardError(f"--cards: {card} is none of the campaign's {settings.card!r}", "choose others")
+            raise CardError(f"--cards: seen {card}; expected the campaign's {settings.card!r}", "choose others")
 
 
 def require_number(cards: Sequence[Card], project: Path, settings: LaneSettings) -> None:
-    """See that a model that is there is spread over as many cards as the candidate's contract is for.
+    """Require as many cards as an existing model needs for the candidate's contract.
 
     Raises:
-        CardError: it is not, or the model is not there.
-        UnusableEvidenceError: what the model says of itself cannot be used.
+        CardError: the number differs, or the model is missing.
+        UnusableEvidenceError: the model's configuration cannot be used.
     """
     model = None if settings.engine is None else settings.engine.model
     if not isinstance(model, ModelFolders):
         return
     target = project / model.target
     if not (target / "config.json").is_file():
-        raise CardError(f"{target}: holds no config.json; expected the campaign's model", "see docs/xpu-lane.md")
+        raise CardError(f"{target}: no config.json; expected the campaign's model", "see docs/xpu-lane.md")
     needed = cards_needed(target)
     if len(cards) != needed:
-        found = f"--cards: {len(cards)} cards; {model.target} has two key and value heads a card on {needed} alone"
-        raise CardError(found, f"name {needed} cards: the record's contract is for no other number")
+        found = f"--cards: seen {len(cards)} cards; expected {needed}, for two KV heads of {model.target} on each"
+        raise CardError(found, f"name exactly {needed} cards")
 
 
 def require_places(sealed_root: Path, project: Path, settings: LaneSettings) -> tuple[Place, ...]:
-    """Find where everything lies, and see that the campaign allows it; nothing where it asks for nothing.
-
-    Args:
-        sealed_root: of the evidence.
-        project: that the campaign's relative paths start from.
-        settings: the lane's.
+    """Find the file systems of all files, and require those of the campaign; empty if it restricts none.
 
     Raises:
-        CardError: something lies elsewhere, or cannot be found.
+        CardError: a file system is another, or cannot be found.
     """
     if settings.storage is None:
         return ()
@@ -276,6 +251,6 @@ def require_places(sealed_root: Path, project: Path, settings: LaneSettings) -> 
     for place in places:
         reason = misplaced(place, settings.storage)
         if reason is not None:
-            found, _, mend = reason.rpartition(": ")
-            raise CardError(f"storage: {found}", mend)
+            found, _, fix = reason.rpartition("; ")
+            raise CardError(f"storage: {found}", fix)
     return places

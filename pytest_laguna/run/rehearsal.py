@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gates 2 and 3 of a device campaign, run inside its gate 1 on the cpu lane: real sessions, from emitter to receipt.
+"""Runs gates 2 and 3 of a device campaign inside its gate 1, on the cpu lane, as complete sessions with receipts.
 
-The campaign that is rehearsed is the campaign's own, with its treatment, arms, rules and clauses; what is shortened
-stands in its table ``rehearsal.gates``, and in ``shortened.json`` beside the rehearsal's sealed root. Where a control
-fills the candidate's slot (A/A), whatever differs is noise.
+Treatment, arms, rules and clauses are the campaign's own. Only the sizes in its table ``rehearsal.gates`` differ;
+``shortened.json`` beside the rehearsal's sealed root lists them. In A/A a control fills the candidate's slot, so any
+difference is noise.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from pytest_laguna.verdict import JSON, NotProvenError, Verdict, raise_verdict
 from pytest_laguna.verify.verification import rehearsal_finding, verify_root
 
 OWN_REHEARSAL = "on the cpu lane the campaign's own gates 2 and 3 are the rehearsal"
-"""What is proven there in its place."""
+"""Statement proven on the cpu lane in place of a rehearsal."""
 
 _CAMPAIGN, _PROTOCOL = "rehearsal.toml", "protocol.toml"
 _MOST_SLOTS = 512
@@ -56,21 +56,20 @@ _ENV = "/usr/bin/env"
 _NOT_HANDED_ON = inherited_runtime_variables(
     dict.fromkeys(("LAGUNA_LEASE", *PRIVATE_DIRECTORIES, *SHORT_DIRECTORIES), "")
 )
-"""Of what a supervised program is given."""
+"""Variables of a supervised program that its session must not inherit."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What runs.
+    """Rehearses a campaign.
 
     Attributes:
-        campaign: whose gates are rehearsed.
-        campaign_file: where it lies, and with it the protocol.
-        lane: the device lane of its gates 2 and 3.
-        project: that node ids start from.
+        campaign_file: its folder is the base of the protocol's path.
+        lane: device lane of gates 2 and 3.
+        project: base of the node ids.
         run: starts supervised programs.
-        evidence: the attempt's directory of that name.
-        scratch: private, for the files that no evidence is.
+        evidence: the attempt's ``evidence`` directory.
+        scratch: private directory for files outside the evidence.
     """
 
     campaign: Campaign
@@ -83,32 +82,29 @@ class Rehearsal:
 
     @property
     def settings(self) -> GateRehearsal:
-        """The campaign's table.
+        """The campaign's table ``rehearsal.gates``.
 
         Raises:
-            NotProvenError: it has none.
+            NotProvenError: it is missing.
         """
         rehearsal = self.campaign.rehearsal
         if rehearsal is None or rehearsal.gates is None:
-            message = (
-                f"campaign {self.campaign.name} has no table rehearsal.gates; gates of {self.lane} need a rehearsal"
-            )
+            message = f"campaign {self.campaign.name}: no table rehearsal.gates; expected one for lane {self.lane}"
             raise NotProvenError(message)
         return rehearsal.gates
 
     def gates(self, *, null: bool) -> dict[str, JSON]:
-        """Run the campaign's gates on the cpu lane, each in a session of its own, up to the first that does not pass.
+        """Run the campaign's gates on the cpu lane, a session each, up to the first without PASS.
 
-        Args:
-            null: whether a control fills the candidate's slot.
+        With ``null`` a control fills the candidate's slot (A/A).
 
         Returns:
-            What a proof says of them: what each came to, and its receipt's digest.
+            Observations for a proof: reason and receipt's digest of each gate.
 
         Raises:
             FileExistsError: they have run before.
-            NotProvenError: the campaign has no rehearsal, or git is not there.
-            Exception: as ``raise_verdict``, of the first thing that speaks against them, or against those before them.
+            NotProvenError: the campaign has no rehearsal, or git is missing.
+            Exception: as ``raise_verdict``, of the first finding in these gates or those before them.
         """
         self._require_passed()
         directory = self._directory(null=null)
@@ -131,7 +127,7 @@ class Rehearsal:
         }
 
     def _require_passed(self) -> None:
-        """Run nothing after a rehearsal that did not pass; raises what that one came to."""
+        """Run nothing after a failed rehearsal; raise its verdict."""
         for null in (False, True):
             against = self._against(null=null) if self._directory(null=null).exists() else None
             if against is not None:
@@ -139,7 +135,7 @@ class Rehearsal:
                 raise_verdict(verdict, f"did not run: {reason}")
 
     def _against(self, *, null: bool) -> Finding | None:
-        """What speaks against a rehearsal, with how its last session ended where that gave no verdict."""
+        """First finding of a rehearsal, with the end of its last session if that gave no verdict."""
         finding = rehearsal_finding(sealed_root(self.evidence, null=null), self.campaign.gates, null=null)
         ended = None if finding is None else _last_words(self._directory(null=null))
         return (finding[0], f"{finding[1]} ({ended})") if finding is not None and ended is not None else finding
@@ -148,13 +144,13 @@ class Rehearsal:
         return sealed_root(self.evidence, null=null).parent
 
     def null_starts(self) -> None:
-        """Run the control so often as the campaign says, each in a fresh process, and keep what each left.
+        """Start the control as often as the campaign plans, each time in a fresh process, and keep the records.
 
         Raises:
             FileExistsError: they have run before.
-            NotProvenError: one left no record; its directory says why.
-            UnusableEvidenceError: the pair's configuration is not one whose graph is known.
-            Exception: as ``raise_verdict``, where the gates that ran before did not pass.
+            NotProvenError: a start left no record; its directory holds the reason.
+            UnusableEvidenceError: the pair's configuration has no known graph.
+            Exception: as ``raise_verdict``, if the gates before did not pass.
         """
         self._require_passed()
         directory = self.evidence / STARTS_DIRECTORY
@@ -162,7 +158,7 @@ class Rehearsal:
         (directory / STARTS).mkdir(mode=files.PRIVATE_DIRECTORY)
         rehearsal, gates = self.campaign.rehearsal, self.settings
         if rehearsal is None or self.campaign.diagnostic is None:
-            raise NotProvenError("no table diagnostic; expected one, whose control starts")
+            raise NotProvenError("no table diagnostic; expected one with the control to start")
         interpreter = Path(sys.executable)
         memory = self.run.bounds.memory_limit_bytes * gates.cards
         run = dataclasses.replace(self.run, bounds=self.run.bounds.model_copy(update={"memory_limit_bytes": memory}))
@@ -201,16 +197,16 @@ class Rehearsal:
                 raise NotProvenError(message) from error
 
     def analyse_null(self) -> NullAnalysis:
-        """Judge the starts and write their analysis beside them; raises as ``experiment.derive``."""
+        """Judge the starts and write their analysis beside them; errors as ``experiment.derive``."""
         derived = derive_from_files(AA, read_attempted(self.evidence.parent))
         files.write_new(self.evidence / STARTS_DIRECTORY / root.ANALYSIS, derived.content)
         return derived.analysis
 
     def _session(self, gate: int, campaign_file: Path, directory: Path, cards: str) -> bool:
-        """One gate session; whether it passed."""
+        """Run one gate session; True if it passed."""
         place = directory / f"gate{gate}"
         place.mkdir(mode=files.PRIVATE_DIRECTORY)
-        # A device gate refuses to inherit a lease and an arm's private places: the session makes its own.
+        # A device gate refuses an inherited lease and an arm's private directories: the session makes its own.
         unset = [word for name in _NOT_HANDED_ON for word in ("-u", name)]
         argv = [_ENV, "-C", str(self.project), *unset, sys.executable, "-m", "pytest", f"--gate={gate}"]
         argv += [f"--campaign={campaign_file}", "--device=cpu", f"--sealed-root={directory / SEALED}", "--color=no"]
@@ -220,13 +216,13 @@ class Rehearsal:
 
     @property
     def _bounds(self) -> Bounds:
-        """Of a whole session: its arms have bounds of their own below it."""
+        """Bounds of a whole session; its arms have their own."""
         bounds = self.run.bounds
         memory = bounds.memory_limit_bytes * (self.settings.cards + 1)
         return bounds.model_copy(update={"memory_limit_bytes": memory, "deadline_seconds": self.settings.seconds})
 
     def _write(self, shortened: Campaign, *, null: bool) -> Path:
-        """Write the campaign and its protocol, the latter committed: gate 3 takes no other."""
+        """Write the campaign and its protocol, and commit the protocol as gate 3 requires."""
         place = self.scratch / ("null" if null else "rehearsal")
         place.mkdir(mode=files.PRIVATE_DIRECTORY)
         files.write_new(place / _CAMPAIGN, to_toml(shortened.model_dump(by_alias=True, exclude_unset=True)).encode())
@@ -239,14 +235,14 @@ class Rehearsal:
             for command in (("init", "--quiet"), ("add", "."), (*author, "commit", "--quiet", "--message", "-")):
                 answer = git(place, *command)
                 if answer is None or answer.returncode != 0:
-                    reason = "there is no git" if answer is None else " ".join(answer.stderr.split())
+                    reason = "git is not installed" if answer is None else " ".join(answer.stderr.split())
                     message = f"{place}: the rehearsal's protocol cannot be committed: {reason}"
                     raise NotProvenError(message)
         return place / _CAMPAIGN
 
 
 def _last_words(directory: Path) -> str | None:
-    """How the last session ended, and what it said at last; None where it ended by itself with a verdict."""
+    """End of the last session and its last line; None if it ended by itself with a verdict."""
     ended = sorted(directory.glob(f"gate*/{PROCESS}"))
     if not ended:
         return None
@@ -258,15 +254,12 @@ def _last_words(directory: Path) -> str | None:
 
 
 def rehearsed(campaign: Campaign, lane: Lane, *, null: bool) -> Campaign:
-    """The campaign as it is rehearsed: on the cpu lane, with the table's sizes, and all else as it is.
+    """Return the campaign's rehearsal: on the cpu lane, with the sizes of ``rehearsal.gates``, otherwise unchanged.
 
-    Args:
-        campaign: one with a table ``rehearsal.gates``.
-        lane: a device lane.
-        null: whether a control fills the candidate's slot.
+    With ``null`` a control fills the candidate's slot (A/A).
 
     Raises:
-        NotProvenError: it has no such table, or its lane no engine.
+        NotProvenError: the table or the lane's engine is missing, or the opening names no file of gate 1.
     """
     rehearsal, settings = campaign.rehearsal, campaign.lanes[lane]
     if rehearsal is None or rehearsal.gates is None or settings.engine is None:
@@ -299,7 +292,7 @@ def rehearsed(campaign: Campaign, lane: Lane, *, null: bool) -> Campaign:
     first = campaign.gate_clauses(1).items()
     opening = {clause: nodeid for clause, nodeid in first if nodeid.partition("::")[0] == gates.opening}
     if not opening:
-        message = f"rehearsal.gates.opening is {gates.opening!r}; expected the file of a clause of gate 1"
+        message = f"rehearsal.gates.opening: seen {gates.opening!r}; expected the file of a clause of gate 1"
         raise NotProvenError(message)
     changed = {"lane": "cpu", "lanes": lanes, "diagnostic": diagnostic, "event_profile": events, "rehearsal": None}
     content = campaign.model_dump(by_alias=True, exclude_unset=True) | changed
@@ -308,22 +301,22 @@ def rehearsed(campaign: Campaign, lane: Lane, *, null: bool) -> Campaign:
 
 
 _NO_SLOWDOWN = 1e9
-"""A limit that nothing reaches: how much an instrument slows a CPU says nothing of a card."""
+"""Unreachable limit: an instrument's slowdown of a CPU says nothing of a card."""
 
 _OF_SLOTS: dict[str, JSON] = {
     "snapshots": 2, "seconds": 0.5, "memory_bytes": 0, "settle_seconds": 5.0, "foreign_workers": True,
 }  # fmt: skip
-"""A process slot holds nothing when no process runs in it, and others may be at work on the host."""
+"""Idle limits of process slots: a slot without a process holds nothing, and others may use the host."""
 
 
 def of_rehearsal(protocol: Protocol, campaign: Campaign, *, null: bool) -> Protocol:
-    """The protocol as it is rehearsed: nothing of it is shortened."""
+    """Return the rehearsal's protocol; nothing of it is shortened."""
     changed = {"campaign": campaign.name, "authorised_by": None, "null": null}
     return protocol.model_copy(update=changed)
 
 
 def differences(campaign: Campaign, lane: Lane, shortened: Campaign) -> dict[str, JSON]:
-    """What the rehearsal has otherwise than the lane: by the place in the campaign, what it is there and here."""
+    """Settings of the rehearsal other than the lane's, by place in the campaign, with both values."""
     own = campaign.model_dump(mode="json", by_alias=True)
     here = shortened.model_dump(mode="json", by_alias=True)
     settings = {"lane": (own["lanes"][lane], here["lanes"]["cpu"])}
@@ -340,22 +333,22 @@ def _differing(place: str, own: JSON, here: JSON) -> Iterator[tuple[str, JSON]]:
 
 
 def require_time(campaign: Campaign, lane: Lane, protocol: Protocol) -> None:
-    """Refuse time limits in which a leg cannot even begin: the server's own must hold the parts that it is granted.
+    """Require a server deadline of at least its time limits for readiness and one row.
 
     Raises:
-        NotProvenError: they do not.
+        NotProvenError: it is shorter, so that no leg could begin.
     """
     server, deadline = protocol.server, campaign.lanes[lane].bounds.deadline_seconds
     least = server.ready_seconds + server.row_seconds
     if deadline < least:
-        message = f"lanes.{lane}.bounds.deadline_seconds is {deadline}; expected at least the {least} of"
+        message = f"lanes.{lane}.bounds.deadline_seconds: seen {deadline}; expected at least the {least} of"
         raise NotProvenError(f"{message} server.ready_seconds and server.row_seconds of the protocol")
 
 
 def free_slots(count: int) -> list[int]:
-    """Process slots of the cpu lane, side by side, that nobody has leased.
+    """Draw adjacent process slots of the cpu lane, none of them leased.
 
-    They are leased later, when their gate begins: of rehearsals that begin at once each is to draw others.
+    Their gate leases them later: rehearsals begun at once must draw different ones.
 
     Raises:
         NotProvenError: there are none.
@@ -371,7 +364,7 @@ def free_slots(count: int) -> list[int]:
 
 
 def to_toml(value: Mapping[str, Any]) -> str:
-    """A campaign's or a protocol's content as TOML; what is None is left out, as it is in such a file."""
+    """Return a campaign or protocol as TOML, without its None values."""
     return "".join(f"{_key(name)} = {_toml(entry)}\n" for name, entry in value.items() if entry is not None)
 
 

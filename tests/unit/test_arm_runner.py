@@ -94,5 +94,4 @@ def test_a_program_that_cannot_be_run_leaves_no_record(run: ArmRunner, evidence:
 
 def test_without_an_attempt_the_record_lies_where_it_ran(tmp_path: Path) -> None:
     runner()(["/bin/true"], {}, tmp_path, 20.0)
-    processes, _ = read_processes(tmp_path)
-    assert list(processes) == ["process.json"]
+    assert list(read_processes(tmp_path)) == ["process.json"]

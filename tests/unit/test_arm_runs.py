@@ -23,8 +23,8 @@ from tests import diagnostic_root, event_root
 class Asked:
     """In the place of what runs: keeps what is asked for, in its order."""
 
-    def __init__(self, cards: list[str]) -> None:
-        self.engine = types.SimpleNamespace(held=types.SimpleNamespace(cards=cards))
+    def __init__(self, cards: list[str], directory: Path | None = None) -> None:
+        self.engine = types.SimpleNamespace(held=types.SimpleNamespace(cards=cards), directory=directory)
         self.requests: dict[str, Any] = {}
 
     def packet(self, card: str, request: PacketRequest) -> None:
@@ -44,9 +44,9 @@ def requests(tree: dict[str, Any], of: str) -> dict[str, Any]:
     return {path: value for path, value in tree.items() if path.startswith(of) and path.endswith("/request.json")}
 
 
-def test_the_exact_diagnostic_asks_for_packets_and_then_for_the_four_arms() -> None:
+def test_the_exact_diagnostic_asks_for_packets_and_then_for_the_four_arms(tmp_path: Path) -> None:
     tree = diagnostic_root.good()
-    asked = Asked(diagnostic_root.CARDS)
+    asked = Asked(diagnostic_root.CARDS, tmp_path)
     plan = DiagnosticPlan.model_validate(tree["plan.json"])
     diagnostic._run_all(cast("Runs", asked), plan, pair(tree["arms/eager/request.json"]))
     expected = requests(tree, "arms/")

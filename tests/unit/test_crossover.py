@@ -386,7 +386,7 @@ def test_a_committed_protocol_is_kept_with_its_suite_its_teacher_and_its_commit(
 
 def test_a_campaign_without_a_protocol_is_told_what_is_missing(project: Project) -> None:
     project.protocol.unlink()
-    with pytest.raises(NotProvenError, match=r"p\.toml: there is none; write it when gate 2 has passed"):
+    with pytest.raises(NotProvenError, match=r"p\.toml: no such file; write it after gate 2 has passed"):
         project.take()
 
 

@@ -154,7 +154,7 @@ def test_a_device_campaign_cannot_leave_its_rehearsal_out(clause: str) -> None:
 def test_a_rehearsal_needs_something_to_open_with(campaign: Campaign) -> None:
     content = campaign.model_dump(by_alias=True)
     content["rehearsal"]["gates"]["opening"] = "gates/none.py"
-    with pytest.raises(NotProvenError, match=r"opening is 'gates/none\.py'; expected the file of a clause of gate 1"):
+    with pytest.raises(NotProvenError, match=r"opening: seen 'gates/none\.py'; expected the file of a clause"):
         rehearsed(Campaign.model_validate(content), "cuda", null=False)
 
 
@@ -167,7 +167,7 @@ def test_a_server_must_be_given_the_time_that_its_parts_are_granted(campaign: Ca
         if not refused:
             require_time(changed, "cuda", protocol)
             continue
-        with pytest.raises(NotProvenError, match=r"deadline_seconds is 419\.0; expected at least the 420\.0 of"):
+        with pytest.raises(NotProvenError, match=r"deadline_seconds: seen 419\.0; expected at least the 420\.0 of"):
             require_time(changed, "cuda", protocol)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The laguna command: work on evidence, and look at this machine, without running a gate.
+"""Work on sealed evidence, and check this machine, without running a gate.
 
-Exit codes: the verdict's (0 PASS, 20 STOP, 21 FAIL, 22 VOID, 23 NOT_PROVEN); 4 for a wrong call, a root that cannot be
-read, or output that cannot be written; 141, as for any program that SIGPIPE ends, when nobody reads the output.
+Exit codes: the verdict's (0 PASS, 20 STOP, 21 FAIL, 22 VOID, 23 NOT_PROVEN); 4 for wrong use, an unreadable root, or
+unwritable output; 141 if nobody reads the output, as for any program ended by SIGPIPE.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
@@ -41,89 +41,107 @@ if TYPE_CHECKING:
 LANES: tuple[Lane, ...] = get_args(Lane)
 
 _ROOT_LEVELS = 4
-"""Of an attempt's directory below its sealed root: campaign, lane, gate, attempt."""
+"""Levels of an attempt's directory below its sealed root: campaign, lane, gate, attempt."""
 
 _NAMED_ROOTS = 3
-"""Of several that may be meant: as many as a line has room for."""
+"""Number of candidate roots that fit on a line."""
 
 _NOBODY_READS = 128 + signal.SIGPIPE
 
-_OUT = "a new file, outside the sealed root"
+_ROOT = "sealed root, or a copy of it"
+_OUT = "new file outside the sealed root"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Wrong use ends with pytest's exit code for it, so that every command of the suite agrees."""
+    """Parser that ends wrong use with pytest's exit code for it."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE_EXIT_CODE, f"{printable(f'{self.prog}: {message}')}; see {self.prog} --help\n")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line; what is parsed holds the subcommand's own parser as ``used``, and what runs it as ``run``."""
+    """Parser of the command line; its result has the subcommand's parser as ``used`` and its action as ``run``."""
     version = importlib.metadata.version("pytest-laguna")
     purpose, exit_codes = str(__doc__).split("\n\n")
     parser = _Parser(prog="laguna", description=purpose, epilog=exit_codes)
     parser.add_argument("--version", action="version", version=f"pytest-laguna {version}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
-
-    def add_command(name: str, does: str) -> argparse.ArgumentParser:
-        return commands.add_parser(
+    for name, (does, add_arguments) in _COMMANDS.items():
+        command = commands.add_parser(
             name, help=does, description=f"{does[0].upper()}{does[1:]}.", epilog="Exit codes: see laguna --help."
         )
+        add_arguments(command)
+        command.set_defaults(used=command)
+    return parser
 
-    verify = add_command("verify", "derive every verdict again from a sealed root's raw files")
-    verify.add_argument("root", metavar="ROOT", type=_path, help="the sealed root, or a copy of it")
-    verify.add_argument("--json", action="store_true", help="print one JSON object")
-    verify.add_argument(
-        "--junit", metavar="FILE.xml", type=_path, help="write a JUnit report too, a new file outside the root"
-    )
-    verify.add_argument(
+
+def _add_verify(command: argparse.ArgumentParser) -> None:
+    command.add_argument("root", metavar="ROOT", type=_path, help=_ROOT)
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    command.add_argument("--junit", metavar="FILE.xml", type=_path, help=f"also write a JUnit report; {_OUT}")
+    command.add_argument(
         "--expect",
         action="append",
         default=[],
         type=_digest,
         metavar="DIGEST",
-        help="a newest attempt's receipt digest that was kept elsewhere; may be given for several",
+        help="receipt digest of a newest attempt, kept outside the root; may be repeated",
     )
-    verify.set_defaults(run=lambda chosen: _verify(chosen.root, chosen.expect, chosen.junit, as_json=chosen.json))
-    analyze = add_command("analyze", "verify an attempt, and run its frozen analysis again, read-only")
-    analyze.add_argument(
-        "attempt", metavar="ATTEMPT", type=_path, help="an attempt's directory in its sealed root, or in a copy"
+    command.set_defaults(run=lambda chosen: _verify(chosen.root, chosen.expect, chosen.junit, as_json=chosen.json))
+
+
+def _add_analyze(command: argparse.ArgumentParser) -> None:
+    command.add_argument("attempt", metavar="ATTEMPT", type=_path, help="an attempt's directory in its root, or a copy")
+    command.add_argument("--out", required=True, metavar="FILE", type=_path, help=_OUT)
+    command.set_defaults(run=lambda chosen: _analyze(chosen.attempt, chosen.out))
+
+
+def _add_report(command: argparse.ArgumentParser) -> None:
+    command.add_argument("root", metavar="ROOT", type=_path, help=_ROOT)
+    command.add_argument("--out", required=True, metavar="FILE.html", type=_path, help=_OUT)
+    command.set_defaults(run=lambda chosen: _report(chosen.root, chosen.out))
+
+
+def _add_trace(command: argparse.ArgumentParser) -> None:
+    command.add_argument("attempt", metavar="ATTEMPT", type=_path, help="an attempt's directory, or a copy of it")
+    command.add_argument("--out", required=True, metavar="FILE.json", type=_path, help=_OUT)
+    command.set_defaults(run=lambda chosen: _trace(chosen.attempt, chosen.out))
+
+
+def _add_doctor(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--device", choices=LANES, help="check this lane only; exit code 23 if it is not ready")
+    command.add_argument("--campaign", type=_path, metavar="FILE", help="also check the needs of this campaign")
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    command.set_defaults(run=lambda chosen: _doctor(chosen.device, chosen.campaign, as_json=chosen.json))
+
+
+def _add_freeze(command: argparse.ArgumentParser) -> None:
+    command.add_argument("campaign", metavar="CAMPAIGN", type=_path, help="campaign file, in a clean checkout")
+    command.set_defaults(run=lambda chosen: _freeze(chosen.campaign, None))
+
+
+def _add_review(command: argparse.ArgumentParser) -> None:
+    command.add_argument("campaign", metavar="CAMPAIGN", type=_path, help="campaign file")
+    command.add_argument(
+        "--as", required=True, metavar="NAME", dest="reviewer", type=_reviewer, help="reviewer; not the author"
     )
-    analyze.add_argument("--out", required=True, metavar="FILE", type=_path, help=_OUT)
-    analyze.set_defaults(run=lambda chosen: _analyze(chosen.attempt, chosen.out))
-    reporting = add_command("report", "verify a sealed root, and write it as one HTML file for people")
-    reporting.add_argument("root", metavar="ROOT", type=_path, help="the sealed root, or a copy of it")
-    reporting.add_argument("--out", required=True, metavar="FILE.html", type=_path, help=_OUT)
-    reporting.set_defaults(run=lambda chosen: _report(chosen.root, chosen.out))
-    tracing = add_command("trace", "write an attempt's profiles as a trace that Perfetto opens")
-    tracing.add_argument("attempt", metavar="ATTEMPT", type=_path, help="an attempt's directory, or a copy of it")
-    tracing.add_argument("--out", required=True, metavar="FILE.json", type=_path, help=_OUT)
-    tracing.set_defaults(run=lambda chosen: _trace(chosen.attempt, chosen.out))
-    doctor = add_command("doctor", "say for each lane whether this machine and environment can run it")
-    doctor.add_argument("--device", choices=LANES, help="look at this lane alone; exit code 23 when it is not ready")
-    doctor.add_argument("--campaign", type=_path, metavar="FILE", help="look at what this campaign asks for, too")
-    doctor.add_argument("--json", action="store_true", help="print one JSON object")
-    doctor.set_defaults(run=lambda chosen: _doctor(chosen.device, chosen.campaign, as_json=chosen.json))
-    freezing_ = add_command("freeze", "write every digest of a campaign beside it, to be reviewed")
-    freezing_.add_argument(
-        "campaign", metavar="CAMPAIGN", type=_path, help="the campaign file, in a checkout without a change"
-    )
-    freezing_.set_defaults(run=lambda chosen: _freeze(chosen.campaign, None))
-    reviewing = add_command("review", "write beside a frozen campaign who has reviewed it")
-    reviewing.add_argument("campaign", metavar="CAMPAIGN", type=_path, help="the campaign file")
-    reviewing.add_argument(
-        "--as", required=True, metavar="NAME", dest="reviewer", type=_reviewer, help="who has; not its author"
-    )
-    reviewing.set_defaults(run=lambda chosen: _freeze(chosen.campaign, chosen.reviewer))
-    for command in commands.choices.values():
-        command.set_defaults(used=command)
-    return parser
+    command.set_defaults(run=lambda chosen: _freeze(chosen.campaign, chosen.reviewer))
+
+
+_COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
+    "verify": ("derive every verdict again from a sealed root's raw files", _add_verify),
+    "analyze": ("verify an attempt, and run its frozen analysis again, read-only", _add_analyze),
+    "report": ("verify a sealed root, and write it as one HTML file", _add_report),
+    "trace": ("write an attempt's profiles as a trace for Perfetto", _add_trace),
+    "doctor": ("check whether this machine and environment can run each lane", _add_doctor),
+    "freeze": ("write every digest of a campaign beside it, for review", _add_freeze),
+    "review": ("record beside a frozen campaign that somebody reviewed it", _add_review),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; returns its exit code."""
-    atexit.register(gc.freeze)  # a last search of all that was imported takes longer than most commands
+    """Run a subcommand and return its exit code."""
+    atexit.register(gc.freeze)  # a last garbage collection takes longer than most commands
     chosen = make_parser().parse_args(arguments)
     try:
         text, code = chosen.run(chosen)
@@ -131,14 +149,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verdict = Verdict.VOID if isinstance(error, UnusableEvidenceError) else Verdict.NOT_PROVEN
         text, code = f"{verdict}: {printable(str(error))}\n", verdict.exit_code
     except (_RefusedError, CampaignError, IdentityError, OSError, ValueError) as error:
-        place = error.filename if isinstance(error, OSError) else None  # a write that fails names none
+        place = error.filename if isinstance(error, OSError) else None  # a failed write names none
         reason = f"{place}: {error.strerror}" if isinstance(error, OSError) and place else str(error)
         chosen.used.error(" ".join(reason.split()))
     return _print(text, code)
 
 
 def _path(text: str) -> Path:
-    """A path of the command line; an unset variable must not choose the current directory."""
+    """Return a path; an empty argument, as from an unset variable, must not choose the current directory."""
     if not text:
         raise argparse.ArgumentTypeError("empty; expected a path")
     return Path(text)
@@ -152,11 +170,11 @@ def _digest(text: str) -> str:
 
 
 class _RefusedError(Exception):
-    """Why a command is not carried out, in one line."""
+    """Reason for a refused command, on one line."""
 
 
 def _verify(sealed_root: Path, expected: Sequence[str], junit: Path | None, *, as_json: bool) -> tuple[str, int]:
-    """What is printed, and the exit code: the worst verdict's.
+    """Return a row for each gate, and the worst verdict's exit code.
 
     Raises:
         _RefusedError: the root cannot be read, or the report not written, or would lie in the root.
@@ -172,7 +190,7 @@ def _verify(sealed_root: Path, expected: Sequence[str], junit: Path | None, *, a
 
 
 def _verified_root(sealed_root: Path, out: Path | None) -> list[GateReport]:
-    """What verification says of a root; raises _RefusedError where it cannot be read, or ``out`` not be written."""
+    """Verify a root; raises _RefusedError if it cannot be read, or ``out`` not written."""
     if out is not None:
         _require_new(out, sealed_root)
     where = repr(str(sealed_root))
@@ -187,7 +205,7 @@ def _verified_root(sealed_root: Path, out: Path | None) -> list[GateReport]:
 
 
 def _of_the_root(place: Path, reports: list[GateReport]) -> list[GateReport]:
-    """The reports, or the one that says that there is no attempt, or which sealed root was meant."""
+    """Return the reports, or one report of a missing attempt or of the sealed root to name instead."""
     if any(report.gate for report in reports):
         return reports
     if meant := _roots_words(_sealed_roots_near(place)):
@@ -198,7 +216,7 @@ def _of_the_root(place: Path, reports: list[GateReport]) -> list[GateReport]:
 
 
 def _report(sealed_root: Path, out: Path) -> tuple[str, int]:
-    """What is printed, and the exit code: that of ``verify``. Raises as ``_verify``."""
+    """Write the report; return as ``_verify``, with the same errors."""
     from pytest_laguna.report.document import report_document, require_matplotlib  # noqa: PLC0415 - verifying needs none
 
     try:
@@ -208,11 +226,11 @@ def _report(sealed_root: Path, out: Path) -> tuple[str, int]:
     reports = _verified_root(sealed_root, out)
     _write(out, _unchanged(sealed_root, lambda: report_document(sealed_root, reports)))
     code = worst(report.verdict for report in reports).exit_code
-    return f"{_table(reports)}{printable(str(out))}: open it in any browser; it needs nothing else\n", code
+    return f"{_table(reports)}{printable(str(out))}: open it in any browser; it needs no other file\n", code
 
 
 def _unchanged(sealed_root: Path, content: Callable[[], bytes]) -> bytes:
-    """What is made of a root after it was verified; raises _RefusedError where it is no longer what it was."""
+    """Make content from a verified root; raises _RefusedError if the root changed meanwhile."""
     try:
         return content()
     except (OSError, UnusableEvidenceError) as error:
@@ -220,19 +238,19 @@ def _unchanged(sealed_root: Path, content: Callable[[], bytes]) -> bytes:
 
 
 def _require_new(out: Path, sealed_root: Path) -> None:
-    """Refuse, before any work is done for it, a file that is there or would lie in what is sealed.
+    """Refuse, before any work, an output that exists or would lie in sealed evidence.
 
     Raises:
-        _RefusedError: it is so.
+        _RefusedError: it does, or its directory is missing.
     """
-    if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(sealed_root)):  # unlike resolve(), it knows loops
+    if Path(os.path.realpath(out)).is_relative_to(
+        os.path.realpath(sealed_root)
+    ):  # unlike resolve(), it survives loops of links
         raise _RefusedError(f"{out}: inside {sealed_root}, which stays as it was sealed; name a file elsewhere")
     if os.path.lexists(out):
         raise _RefusedError(f"{out}: exists already; name a new file")
     if not os.path.isdir(out.parent):  # noqa: PTH112 - a name that is too long is no directory either
-        raise _RefusedError(
-            f"{out}: cannot be written (no directory {out.parent}); name a new file in one that is there"
-        )
+        raise _RefusedError(f"{out}: no directory {out.parent}; name a new file in an existing one")
 
 
 def _write(out: Path, content: bytes) -> None:
@@ -240,16 +258,16 @@ def _write(out: Path, content: bytes) -> None:
     try:
         write_new(out, content)
     except OSError as error:
-        reason = f"{out}: cannot be written ({error.strerror}); name a new file in a directory that takes it"
+        reason = f"{out}: cannot be written ({error.strerror}); name a new file in a writable directory"
         raise _RefusedError(reason) from error
 
 
 def _analyze(attempt: Path, out: Path) -> tuple[str, int]:
-    """What is printed, and the exit code: of what verification and the analysis come to, the worse one's.
+    """Return the analysis, and the exit code of the worse verdict: verification's or the analysis's.
 
     Raises:
         OSError: the attempt cannot be read.
-        ValueError: it is not an attempt with an analysis of its own.
+        ValueError: the attempt has no analysis of its own.
         _RefusedError: the output cannot be written, or would lie in its sealed root.
     """
     _require_attempt(attempt, out)
@@ -258,7 +276,7 @@ def _analyze(attempt: Path, out: Path) -> tuple[str, int]:
     try:
         analysis = derive(read_attempted(attempt))
         if analysis is None:
-            message = f"{attempt}: its gate has no analysis beside its journal; use verify"
+            message = f"{attempt}: its gate has no analysis of its own; use laguna verify"
             raise ValueError(message)
         _write(out, analysis.content)
         own = gravest([finding for finding in analysis.clauses.values() if finding]) or (Verdict.PASS, "")
@@ -271,18 +289,16 @@ def _analyze(attempt: Path, out: Path) -> tuple[str, int]:
 
 
 def _verified(place: Path) -> Finding:
-    """What verification says of an attempt where it lies, as an absolute path."""
+    """Verdict and reason of an attempt in its place, an absolute path."""
     if not _in_a_root(place):
-        reason = (
-            f"{place}: not <sealed-root>/<campaign>/<lane>/gate<N>/<attempt>, so nothing ties it to what was sealed"
-        )
+        reason = f"{place}: not tied to a sealed root; expected <sealed-root>/<campaign>/<lane>/gate<N>/<attempt>"
         return Verdict.NOT_PROVEN, f"{reason}; copy the whole root"
     report = verify_attempt(place.parents[1], GATES.index(place.parent.name) + 1, int(place.name))
     return report.verdict, report.reason
 
 
 def _in_a_root(place: Path) -> bool:
-    """Whether an absolute path is one that an attempt has in a sealed root."""
+    """True if an absolute path is that of an attempt in a sealed root."""
     if len(place.parts) < _ROOT_LEVELS + 2 or place.parts[-3] not in LANES or place.parent.name not in GATES:
         return False
     return place.name.isdecimal() and attempt_directory(place.parent, int(place.name)) == place
@@ -290,20 +306,20 @@ def _in_a_root(place: Path) -> bool:
 
 def _reviewer(text: str) -> str:
     if not text.strip():
-        raise argparse.ArgumentTypeError("no name; expected the reviewer's")
+        raise argparse.ArgumentTypeError("empty; expected the reviewer's name")
     return text.strip()
 
 
 def _freeze(campaign: Path, reviewer: str | None) -> tuple[str, int]:
-    """What is printed, and the exit code: of freezing a campaign, or of reviewing one.
+    """Freeze a campaign, or record its review; return the line to print, and the exit code.
 
     Raises:
         OSError: a file cannot be read or written.
         CampaignError: it is not a campaign.
-        IdentityError: the candidate, or a model's folder, is not there.
-        ValueError: the reviewer's name is none.
-        NotProvenError: as ``freezing`` says.
-        UnusableEvidenceError: likewise.
+        IdentityError: the candidate or a model's folder is missing.
+        ValueError: the reviewer's name is empty.
+        NotProvenError: as ``freezing``.
+        UnusableEvidenceError: as ``freezing``.
     """
     if reviewer is None:
         frozen = freezing.freeze(campaign)
@@ -316,38 +332,38 @@ def _freeze(campaign: Path, reviewer: str | None) -> tuple[str, int]:
 
 
 def _trace(attempt: Path, out: Path) -> tuple[str, int]:
-    """What is printed, and the exit code: a trace judges nothing.
+    """Write a trace; return the line to print, and exit code 0, since a trace judges nothing.
 
     Raises:
         OSError: the attempt cannot be read.
         ValueError: it is not an attempt with a profile.
         _RefusedError: the output cannot be written, or would lie in its sealed root.
-        NotProvenError: a profile is not there.
-        UnusableEvidenceError: one cannot be used.
+        NotProvenError: a profile is missing.
+        UnusableEvidenceError: a profile cannot be used.
     """
     _require_attempt(attempt, out)
     _write(out, canonical_json(trace(attempt)))
-    return f"{printable(str(out))}: open it with Perfetto; times are of each rank's own clock\n", 0
+    return f"{printable(str(out))}: open it with Perfetto; each rank has its own clock\n", 0
 
 
 def _require_attempt(attempt: Path, out: Path) -> None:
-    """What is read is an attempt, and what is written is new and lies outside it and outside its sealed root.
+    """Require an attempt, and a new output outside it and its sealed root.
 
     Raises:
         _RefusedError: it is not so.
     """
     if not (attempt / ATTEMPT).is_file():
-        raise _RefusedError(f"{attempt}: has no {ATTEMPT}; expected an attempt's directory")
+        raise _RefusedError(f"{attempt}: no {ATTEMPT}; expected an attempt's directory")
     place = Path(os.path.realpath(attempt))
     _require_new(out, place.parents[_ROOT_LEVELS - 1] if _in_a_root(place) else place)
 
 
 def _doctor(lane: Lane | None, campaign: Path | None, *, as_json: bool) -> tuple[str, int]:
-    """What is printed, and the exit code: NOT_PROVEN's when a lane was named and is not ready.
+    """Return the diagnosis, and the exit code: NOT_PROVEN's if a named lane is not ready.
 
     Raises:
-        CampaignError: the campaign is none.
-        _RefusedError: its model's configuration does not say how many cards it needs.
+        CampaignError: it is not a campaign.
+        _RefusedError: its model's configuration does not give the number of cards.
     """
     from pytest_laguna.machine.doctor import diagnose  # noqa: PLC0415 - verifying needs nothing of the machine
 
@@ -368,7 +384,7 @@ def _interpreter(engine: LaneEngine | None, project: Path) -> Path:
 
 
 def _xpu_needs(settings: LaneSettings | None, project: Path) -> XpuNeeds:
-    """What the campaign asks of an XPU's host, as far as its model is there to say how many cards it needs."""
+    """Needs of the campaign on an XPU host; one card unless its model is there and needs more."""
     from pytest_laguna.machine.doctor_xpu import XpuNeeds  # noqa: PLC0415 - verifying needs nothing of the machine
 
     engine = None if settings is None else settings.engine
@@ -383,7 +399,7 @@ def _xpu_needs(settings: LaneSettings | None, project: Path) -> XpuNeeds:
 
 
 def _sealed_roots_near(place: Path) -> list[Path]:
-    """The sealed root that was meant by what lies inside one; else all that lie in this directory."""
+    """The sealed root around or inside a path within it; else every one in this directory."""
     here = Path(os.path.abspath(place))  # noqa: PTH100 - a link must stay one
     inside = (here.glob(f"{below}{ATTEMPT}") for below in ("", "*/", "*/*/", "*/*/*/"))
     above = (parent.glob(ATTEMPT) for parent in here.parents)
@@ -402,7 +418,7 @@ def _roots_words(roots: Sequence[Path]) -> str:
 
 
 def _table(reports: Sequence[GateReport]) -> str:
-    """A row for each gate; what is said of no gate names its place itself."""
+    """A row for each gate; a report without a gate names its place itself."""
     rows = [
         (
             printable(report.campaign),
@@ -422,8 +438,8 @@ def _table(reports: Sequence[GateReport]) -> str:
 
 
 def _print(text: str, code: int) -> int:
-    """Write to standard output; returns ``code``, or another when the text did not get there."""
-    if sys.stdout is None:  # closed before we were started
+    """Write to standard output; return ``code``, or another if the text was not written."""
+    if sys.stdout is None:  # closed before we started
         return _unwritable("it is closed")
     encoding = sys.stdout.encoding or "utf-8"
     try:
@@ -440,12 +456,12 @@ def _print(text: str, code: int) -> int:
 
 def _unwritable(reason: str) -> int:
     if sys.stderr is not None:
-        sys.stderr.write(f"laguna: standard output cannot be written ({reason}); send it elsewhere: nothing is said\n")
+        sys.stderr.write(f"laguna: standard output cannot be written ({reason}); redirect it\n")
     return USAGE_EXIT_CODE
 
 
 def _discard_output() -> None:
-    """Have the interpreter not try again, when it ends, to write what could not be written."""
+    """Discard buffered stdout so exit does not retry the failed write."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fixtures of gates' tests; registered only in a gate session."""
+"""Fixtures of gates' tests; registered only in a gate session."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ from pytest_laguna.run.rehearsal import Rehearsal
 from pytest_laguna.verdict import JSON, NotProvenError, raise_verdict
 
 GATE = pytest.StashKey[Gate]()
-"""What the session has settled; in the configuration's stash."""
+"""Settled call of the session; in the configuration's stash."""
 
 ATTEMPT = pytest.StashKey[Attempt]()
-"""The open attempt; in the configuration's stash, from the end of collection on."""
+"""Open attempt; in the configuration's stash, from the end of collection on."""
 
 CARDS = pytest.StashKey[LeasedCards]()
-"""The leased cards of a device gate; in the configuration's stash."""
+"""Leased cards of a device gate; in the configuration's stash."""
 
 NOTHING_RUNS = pytest.StashKey[str]()
-"""Why nothing may run on the leased cards; in the configuration's stash, and only then."""
+"""Reason to run nothing on the leased cards; in the configuration's stash only if there is one."""
 
 PROGRESS = pytest.StashKey[Progress]()
-"""What the terminal shows of runs; in the configuration's stash."""
+"""Progress lines on the terminal; in the configuration's stash."""
 
 CLAUSE = pytest.StashKey[str]()
-"""The clause that a test proves; in the item's stash."""
+"""Clause of a test; in the item's stash."""
 
 
 class Prove(Protocol):
-    """What the ``prove`` fixture gives to a gate's test."""
+    """Value of the ``prove`` fixture."""
 
     @property
     def directory(self) -> Path:
-        """The clause's own directory for evidence files, mode 0700."""
+        """Directory of the clause's own evidence files, mode 0700."""
 
     def __call__(self, statement: str, **observed: JSON) -> None:
-        """Record a proof: one line that says what has been shown, and the observations behind it."""
+        """Record a proof: a one-line statement, and the observations behind it."""
 
 
 class _Prove:
@@ -68,16 +68,14 @@ class _Prove:
         self.directory = attempt.clause_directory(clause)
 
     def __call__(self, statement: str, **observed: JSON) -> None:
-        # The journal and the analysis put it a few levels deeper.
-        files.canonical_json(
-            dict(observed), nesting=files.NESTING_LIMIT - 10
-        )  # what cannot be written must fail in the test that said it
+        # Fail in the test if this cannot be written; journal and analysis nest it a few levels deeper.
+        files.canonical_json(dict(observed), nesting=files.NESTING_LIMIT - 10)
         self._attempt.append("proof", nodeid=self._nodeid, statement=statement, observed=dict(observed))
 
 
 @pytest.fixture
 def prove(request: pytest.FixtureRequest) -> Prove:
-    """Record the proof of the test's clause; a gate's test that passes without one is NOT_PROVEN."""
+    """Record the proof of the test's clause; a passing gate test without one is NOT_PROVEN."""
     item: pytest.Item = request.node
     return _Prove(request.config.stash[ATTEMPT], item.nodeid, item.stash[CLAUSE])
 
@@ -85,12 +83,7 @@ def prove(request: pytest.FixtureRequest) -> Prove:
 def prove_clause(prove: Prove, derived: Derived[Any], clause: str, statement: str, **observed: JSON) -> None:
     """Prove a clause by the rules of an experiment, and record each rule's result.
 
-    Args:
-        prove: the test's.
-        derived: the experiment's analysis.
-        clause: the test's.
-        statement: what its rules show if all of them hold.
-        observed: further observations to record.
+    The statement is proven if all its rules hold; ``observed`` are further observations to record.
 
     Raises:
         Exception: as ``raise_verdict``, if a rule does not hold.
@@ -108,15 +101,15 @@ def prove_clause(prove: Prove, derived: Derived[Any], clause: str, statement: st
 
 @pytest.fixture(scope="session")
 def campaign(request: pytest.FixtureRequest) -> Campaign:
-    """The campaign that runs."""
+    """The running campaign."""
     return request.config.stash[GATE].campaign
 
 
 @pytest.fixture(scope="session")
 def cards(request: pytest.FixtureRequest) -> LeasedCards:
-    """The cards that the session has leased; gate 1 has none."""
+    """The session's leased cards; gate 1 has none."""
     if CARDS not in request.config.stash:
-        raise NotProvenError("gate 1 leases no cards; a test that needs them belongs to gate 2 or 3")
+        raise NotProvenError("gate 1 leases no cards; move the test to gate 2 or 3")
     _require_ready(request.config)
     return request.config.stash[CARDS]
 
@@ -130,7 +123,7 @@ def _require_ready(config: pytest.Config) -> None:
 def arm_runner(
     request: pytest.FixtureRequest, campaign: Campaign, lane: Lane, tmp_path_factory: pytest.TempPathFactory
 ) -> ArmRunner:
-    """Runs arms and other programs under supervision, on the leased cards; gate 1 runs them on the CPU."""
+    """Runs programs under supervision: on the leased cards, or on the CPU in gate 1."""
     _require_ready(request.config)
     bytecode = tmp_path_factory.mktemp("bytecode")
     attempt = request.config.stash[ATTEMPT]
@@ -152,7 +145,7 @@ def arm_runner(
             attempt=attempt,
         )
     if campaign.rehearsal is None:
-        raise NotProvenError("the campaign has no table rehearsal; gate 1 runs the engine of one")
+        raise NotProvenError("campaign: no table rehearsal; expected one, whose bounds gate 1 uses")
     bounds = campaign.rehearsal.bounds
     return ArmRunner(new_token(), {}, frozenset(), bounds, bytecode, evidence, watched=progress.run, attempt=attempt)
 
@@ -161,7 +154,7 @@ def arm_runner(
 def engine_below(
     request: pytest.FixtureRequest, campaign: Campaign, lane: Lane, cards: LeasedCards, arm_runner: ArmRunner
 ) -> Callable[[str], EngineRun]:
-    """The campaign's engine on the leased cards, for what is carried out in a directory below the evidence."""
+    """Makes the campaign's engine on the leased cards, for a directory below the evidence."""
     attempt, project = request.config.stash[ATTEMPT], request.config.rootpath
     evidence = attempt.directory / root.EVIDENCE
     return lambda name: EngineRun(campaign, lane, cards, arm_runner, attempt, evidence / name, project)
@@ -209,11 +202,11 @@ def rehearsal(
 
 @pytest.fixture
 def card_process(cards: LeasedCards, arm_runner: ArmRunner, prove: Prove) -> CardProcess:
-    """Calls a function on one of the leased cards, in a process of its own."""
+    """Calls a function on one of the leased cards, in its own process."""
     return CardProcess(cards, arm_runner, prove.directory / "card-processes")
 
 
 @pytest.fixture(scope="session")
 def lane(request: pytest.FixtureRequest) -> Lane:
-    """The lane whose evidence this is."""
+    """Lane of the session."""
     return request.config.stash[GATE].lane

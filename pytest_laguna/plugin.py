@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pytest's hooks and nothing else; what a gate does is in ``session``, loaded only when ``--gate`` is given."""
+"""Pytest's hooks; the gate itself is in ``gate.session``, loaded only with ``--gate``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
     """Point pytest at the gate's own test files, before it looks for conftest files elsewhere."""
     if early_config.known_args_namespace.gate is not None:
-        from pytest_laguna.gate import session  # noqa: PLC0415 - a pytest run without --gate must not pay for it
+        from pytest_laguna.gate import session  # noqa: PLC0415 - costs time without --gate
 
         session.choose_files(early_config, args)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Run a gate under the eyes of a parent process that outlives whatever a test does."""
+    """Run a gate under a watching parent process, which outlives any test."""
     if config.getoption("gate") is None or config.getoption("help") or config.getoption("version"):
         return None
     from pytest_laguna.gate import session  # noqa: PLC0415
@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say which gate this is."""
+    """Return the gate's line of the header."""
     if config.getoption("gate") is None:
         return None
     from pytest_laguna.gate import session  # noqa: PLC0415
@@ -53,7 +53,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave gate tests out of a run that is not a gate: there is nowhere for their proofs to go."""
+    """Deselect gate tests without ``--gate``: their proofs would have no place."""
     if config.getoption("gate") is None:
         gates = [item for item in items if item.get_closest_marker("gate")]
         if gates:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts and exit codes: the one value from which exit code, JSON, text and JUnit are made."""
+"""Verdicts and their exit codes, the source of JSON, text and JUnit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ USAGE_EXIT_CODE = 4
 
 
 class Verdict(enum.StrEnum):
-    """What a gate, a clause or an attempt came to. Everything starts as NOT_PROVEN."""
+    """Verdict of a gate, a clause or an attempt.
+
+    Everything starts as NOT_PROVEN.
+    """
 
     PASS = "PASS"  # noqa: S105 - a verdict, not a password
     STOP = "STOP"
@@ -28,12 +31,12 @@ class Verdict(enum.StrEnum):
 
     @property
     def exit_code(self) -> int:
-        """The process exit code; 20 and above, so that none is mistaken for one of pytest's own 0 to 5."""
+        """Exit code of the process; 20 and above, apart from pytest's own 0 to 5."""
         return _EXIT_CODES[self]
 
     @property
     def closes(self) -> bool:
-        """Whether the campaign digest may not be attempted again on that lane."""
+        """True if the campaign digest may not be attempted again on its lane."""
         return self in {Verdict.STOP, Verdict.FAIL}
 
 
@@ -47,31 +50,31 @@ _EXIT_CODES: Mapping[Verdict, int] = {
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict of a whole from its parts: the highest exit code; nothing at all is NOT_PROVEN."""
+    """Return the verdict with the highest exit code; NOT_PROVEN of no verdicts."""
     return max(verdicts, key=lambda verdict: verdict.exit_code, default=Verdict.NOT_PROVEN)
 
 
 class UnusableEvidenceError(Exception):
-    """Raised where evidence cannot be used: the clause, and with it the gate, is VOID."""
+    """Evidence cannot be used: the clause, and with it the gate, is VOID."""
 
 
 class MeasuredNegativeError(Exception):
-    """Raised where good evidence says no: the clause, and with it the gate, is STOP."""
+    """Good evidence says no: the clause, and with it the gate, is STOP."""
 
 
 class NotProvenError(Exception):
-    """Raised where something that a proof needs is missing: the clause, and with it the gate, is NOT_PROVEN."""
+    """Something needed for a proof is missing: the clause, and with it the gate, is NOT_PROVEN."""
 
 
 def raise_verdict(verdict: Verdict, reason: str) -> NoReturn:
-    """Raise what gives a clause this verdict; PASS is not raised.
+    """Raise the error that gives a clause this verdict.
 
     Raises:
         AssertionError: FAIL.
         MeasuredNegativeError: STOP.
         UnusableEvidenceError: VOID.
         NotProvenError: NOT_PROVEN.
-        ValueError: PASS.
+        ValueError: PASS, which is not raised.
     """
     if verdict is Verdict.PASS:
         raise ValueError("a passing clause is proven and not raised")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is made of sealed evidence for people to look at."""
+"""Sealed evidence for people: HTML report, trace, JUnit and terminal lines."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gate 1 of a device campaign: how often its rules promote noise, control against control, and what they can tell."""
+"""Gate 1 of a device campaign: false promotions and minimum detectable effects, from A/A starts."""
 
 from __future__ import annotations
 
@@ -18,23 +18,30 @@ def null_section(shown: ShownAttempt, own: NullAnalysis, drawing: Drawing) -> Ma
     """Section of the A/A starts; it has no drawing."""
     del shown, drawing
     promoted = [("gate 2, all timing gates", own.diagnostic), ("gate 3, the published rules", own.endpoint)]
-    detected = [("whole replay", own.whole_replay), ("headline of a leg", own.headline)]
+    detected = [("whole replay", own.whole_replay), ("median throughput of a leg", own.headline)]
     return joined([
-        element("h3", "Control against control"),
-        facts([("measured on lane", own.lane), ("decides on the device lane", own.decides)]),
-        *(element("p", f"Differs: {rule}: {told}", class_="notice") for rule, told in own.against.items()),
+        element("h3", "A/A: control against control"),
+        facts([("measured on lane", own.lane), ("rules that decide on the device lane", own.decides)]),
+        *(element("p", f"{rule}: {told}", class_="notice") for rule, told in own.against.items()),
         table(
-            ("rules", "noise promoted", "rate", "95 % interval"),
+            ("rules", "false promotions", "rate", "95 % interval"),
             [_promotions(name, seen) for name, seen in promoted if seen is not None],
             class_="numbers",
         ),
         table(
-            ("timing gate", f"held alone, of {own.diagnostic.count}"),
+            ("timing gate", f"false promotions of {own.diagnostic.count}"),
             [(code(name), str(count)) for name, count in own.gates.items()],
             class_="numbers",
         ),
         table(
-            ("quantity", "deviation of a start", "starts or blocks", "detectable", "expected", "needed for it"),
+            (
+                "quantity",
+                "standard deviation of a start",
+                "starts or blocks",
+                "minimum detectable effect",
+                "expected effect",
+                "needed",
+            ),
             [_detection(name, seen) for name, seen in detected if seen is not None],
             class_="numbers",
         ),
@@ -42,9 +49,9 @@ def null_section(shown: ShownAttempt, own: NullAnalysis, drawing: Drawing) -> Ma
 
 
 def undetectable(own: NullAnalysis) -> Iterator[str]:
-    """What the campaign's rules cannot tell from noise, one line each."""
+    """Limits of the A/A starts, one line each."""
     yield from warnings(own)
-    yield f"Starts of lane {own.lane}: how far apart starts on a card are is not known from them."
+    yield f"The starts ran on lane {own.lane}: the spread of starts on a card is unknown."
 
 
 def _promotions(name: str, seen: Promotions) -> tuple[str, ...]:
@@ -59,5 +66,5 @@ def _detection(name: str, seen: Detection) -> tuple[str, ...]:
         str(seen.count),
         detectable_words(seen),
         "none" if seen.effect_percent is None else f"{seen.effect_percent} %",
-        "cannot be told" if seen.needed is None else str(seen.needed),
+        "unknown" if seen.needed is None else str(seen.needed),
     )

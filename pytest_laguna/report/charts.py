@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report's pictures, each from plain numbers; what is judged of them is in the tables beside them."""
+"""Pictures of the report, each from plain numbers; the tables beside them give the judgement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROW = 0.42
 
 
 def side(name: str) -> str:
-    """The colour of an arm or a leg of any block: the candidate's, or that of what it is held against."""
+    """Colour of an arm or leg: the candidate's, or the control's."""
     own = name.rpartition(" ")[2]
     return COLOURS["candidate" if own == "graph-candidate" or own.startswith("B") else "control"]
 
@@ -32,9 +32,7 @@ def side(name: str) -> str:
 def distributions(drawing: Drawing, arms: Mapping[str, Mapping[str, Sequence[int]]]) -> Markup:
     """Every sample of each quantity, one row an arm, with its median and the range from p10 to p90.
 
-    Args:
-        drawing: of the document.
-        arms: by arm, from below, and quantity the samples in nanoseconds.
+    ``arms`` holds, by arm from below and by quantity, samples in nanoseconds.
     """
     names = [name for name in next(iter(arms.values())) if all(name in samples for samples in arms.values())]
     rows = math.ceil(len(names) / 2)
@@ -66,12 +64,9 @@ def _samples(axes: Axes, arms: Mapping[str, Sequence[int]]) -> None:
 def savings(
     drawing: Drawing, gates: Mapping[str, tuple[float, tuple[float, float] | None, float | None]], title: str
 ) -> Markup:
-    """What each gate saved in per cent, with its interval, and the band in which nothing could have been seen.
+    """Saving of each gate, with its interval and its minimum detectable effect.
 
-    Args:
-        drawing: of the document.
-        gates: by name, from above: the saving, its interval, and what could have been detected, all in per cent.
-        title: of the axis.
+    ``gates`` holds, by name from above: saving, interval and minimum detectable effect, all in per cent.
     """
     with drawing.axes(WIDTH, 0.9 + _ROW * len(gates)) as canvas:
         (axes,) = canvas.axes
@@ -91,11 +86,9 @@ def savings(
 
 
 def timelines(drawing: Drawing, rows: Sequence[tuple[str, Sequence[str], Sequence[float]]]) -> Markup:
-    """One row a rank: its segments one after the other, each in the lane and the colour of its kind.
+    """One row a rank: its segments one after the other, in a track and colour for each kind.
 
-    Args:
-        drawing: of the document.
-        rows: from above: label, kind of each segment, nanoseconds of each segment.
+    ``rows`` holds, from above: label, kind of each segment, nanoseconds of each segment.
     """
     divisor, unit = scale(max(sum(nanoseconds) for _, _, nanoseconds in rows))
     seen = [kind for kind in KINDS if any(kind in kinds for _, kinds, _ in rows)]
@@ -113,7 +106,7 @@ def timelines(drawing: Drawing, rows: Sequence[tuple[str, Sequence[str], Sequenc
 
 
 def _lanes(row: int, kinds: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Where the lane of each kind begins within a row, and how high it is."""
+    """Lower edge and height of each kind's track within a row."""
     height = 0.84 / len(kinds)
     return {kind: (row - 0.42 + place * height, 0.9 * height) for place, kind in enumerate(kinds)}
 
@@ -131,12 +124,7 @@ def _timeline(
 
 
 def acceptance(drawing: Drawing, runs: Mapping[str, Sequence[float]]) -> Markup:
-    """The share of cycles in which the draft's token at each position was accepted.
-
-    Args:
-        drawing: of the document.
-        runs: by arm or leg the shares, the first position first.
-    """
+    """Share of cycles with the draft's token accepted, by arm or leg and position."""
     positions = max(len(shares) for shares in runs.values())
     with drawing.axes(WIDTH, 2.6) as canvas:
         (axes,) = canvas.axes
@@ -166,12 +154,7 @@ def acceptance(drawing: Drawing, runs: Mapping[str, Sequence[float]]) -> Markup:
 
 
 def rates(drawing: Drawing, legs: Mapping[str, Sequence[float]]) -> Markup:
-    """The rate of each row of each leg, in tokens/s, with the leg's median.
-
-    Args:
-        drawing: of the document.
-        legs: in the order in which they ran, from above.
-    """
+    """Rate of each row of each leg, in tokens/s, with the leg's median; legs in running order, from above."""
     with drawing.axes(WIDTH, 0.9 + _ROW * len(legs)) as canvas:
         (axes,) = canvas.axes
         for row, (name, values) in enumerate(legs.items()):
@@ -182,7 +165,7 @@ def rates(drawing: Drawing, legs: Mapping[str, Sequence[float]]) -> Markup:
                 [linear_percentile(list(values), 0.5)], [row], "|", markersize=16, markeredgewidth=2, color=colour
             )
         _listed(axes, [*legs])
-        axes.set_xlabel("legacy rate of each row, tokens/s; the bar is the leg's headline")
+        axes.set_xlabel("legacy rate of each row, tokens/s; the bar is the leg's median throughput")
     return canvas.markup
 
 
@@ -192,13 +175,9 @@ def paired_rows(
     pairs: Mapping[str, Sequence[float]],
     medians: Mapping[str, tuple[float, float] | None],
 ) -> Markup:
-    """By how much the candidate's rate of each prompt is above the adjacent control's, in per cent.
+    """Change of each prompt's rate from the adjacent control to the candidate, in per cent.
 
-    Args:
-        drawing: of the document.
-        prompts: from above; the median of them all stands below.
-        pairs: by pair the change of each prompt.
-        medians: by pair the interval of the median.
+    ``pairs`` holds the changes by pair, ``medians`` the interval of their median, which is drawn below all prompts.
     """
     with drawing.axes(WIDTH, 1.3 + 0.3 * len(prompts)) as canvas:
         (axes,) = canvas.axes
@@ -220,19 +199,15 @@ def paired_rows(
             axes.plot([linear_percentile(list(changes), 0.5)], [below], markersize=4, **marked)
         axes.axvline(0, color=COLOURS["soft"], linewidth=1)
         _listed(axes, [*prompts, "median of the rows"])
-        axes.set_xlabel("candidate above control, %")
+        axes.set_xlabel("candidate's rate above the control's, %")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=min(len(pairs), 4), borderaxespad=0.2)
     return canvas.markup
 
 
 def blocks(drawing: Drawing, gains: Mapping[str, float], together: tuple[float, float, float], margin: float) -> Markup:
-    """The gain of each block in per cent, and of all together with its interval, against the margin.
+    """Gain of each block in per cent, and of all together with its interval, against the margin.
 
-    Args:
-        drawing: of the document.
-        gains: by block.
-        together: gain, and the ends of its interval.
-        margin: that the lower end must exceed.
+    ``together`` holds the gain and the ends of its interval; the lower end must exceed ``margin``.
     """
     names = [*gains, "all blocks"]
     with drawing.axes(WIDTH, 0.9 + _ROW * len(names)) as canvas:
@@ -251,12 +226,7 @@ def blocks(drawing: Drawing, gains: Mapping[str, float], together: tuple[float, 
 
 
 def shares(drawing: Drawing, ranks: Mapping[str, Mapping[SegmentKind, tuple[float, float, float]]]) -> Markup:
-    """The share of each kind of segment by rank, in per cent with its interval.
-
-    Args:
-        drawing: of the document.
-        ranks: by rank and kind: the share, and the ends of its interval.
-    """
+    """Share of each kind of segment by rank, in per cent, with the ends of its interval."""
     with drawing.axes(WIDTH, 0.9 + _ROW * len(ranks)) as canvas:
         (axes,) = canvas.axes
         seen = [kind for kind in KINDS if any(kind in kinds for kinds in ranks.values())]
@@ -274,12 +244,12 @@ def shares(drawing: Drawing, ranks: Mapping[str, Mapping[SegmentKind, tuple[floa
 
 
 def microseconds(nanoseconds: float) -> str:
-    """Rounded to a tenth, for a table."""
+    """Format nanoseconds as microseconds, rounded to a tenth."""
     return f"{nanoseconds / MICROSECOND:,.1f} {MICROSECONDS}"
 
 
 def _listed(axes: Axes, names: Sequence[str]) -> None:
-    """Rows with their names, the first on top."""
+    """Name the rows, the first on top."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each clause with its verdict, what shows it, and the files behind it."""
+"""Table of clauses: each with its verdict, its proof, and the files behind it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pytest_laguna.report.shown import ShownAttempt
 from pytest_laguna.verdict import Verdict
 
 _SHOWN = 2
-"""Paths that stand in the table; more are folded."""
+"""Paths shown in the table; more are folded."""
 
 
 def badge(verdict: Verdict | str) -> Markup:
-    """A verdict in its colour, which the word does not need."""
+    """Verdict as a word with its colour; the word suffices."""
     return element("span", str(verdict), class_=f"verdict {verdict}")
 
 
 def clause_table(shown: ShownAttempt) -> Markup:
-    """The gate's clauses in the order in which they ran."""
+    """The gate's clauses in running order."""
     rules = {} if shown.derived is None else shown.derived.rules
     rows = [
         (
@@ -35,11 +35,11 @@ def clause_table(shown: ShownAttempt) -> Markup:
         )
         for result in shown.analysis.clauses
     ]
-    return table(("verdict", "clause", "what shows it", "evidence"), rows, class_="clauses")
+    return table(("verdict", "clause", "reason and proof", "evidence"), rows, class_="clauses")
 
 
 def _breakable(name: str) -> Markup:
-    """A long name that may go on in the next line between its words."""
+    """Long name with optional line breaks between its words."""
     return joined(name.split("_"), "_<wbr>")
 
 
@@ -47,14 +47,14 @@ def _shows(result: ClauseResult, rules: Sequence[RuleLine]) -> Markup:
     parts: list[Markup] = [element("strong", result.reason)] if result.reason else []
     parts += [_proof(proof) for proof in result.proofs]
     if rules:
-        parts.append(details(_count(rules), table(("rule", "", "what it found"), map(_rule, rules))))
+        parts.append(details(_count(rules), table(("rule", "verdict", "finding"), map(_rule, rules))))
     if result.detail:
-        parts.append(details("what the test said", element("pre", result.detail)))
+        parts.append(details("output of the test", element("pre", result.detail)))
     return joined(parts)
 
 
 def _proof(proof: ClauseProof) -> Markup:
-    statement = proof.statement.removesuffix(f" ({NOTICE})")  # it stands above
+    statement = proof.statement.removesuffix(f" ({NOTICE})")  # the page has it above
     if not proof.observed:
         return element("div", statement)
     observed = json.dumps(proof.observed, indent=1, ensure_ascii=False, sort_keys=True)
@@ -62,18 +62,22 @@ def _proof(proof: ClauseProof) -> Markup:
 
 
 def _count(rules: Sequence[RuleLine]) -> str:
-    """How many rules hold, and how many do not or decide nothing."""
+    """Count the rules that hold, do not hold, or decide nothing."""
     verdicts = [verdict for _, verdict, _ in rules]
     holding = len({rule for rule, verdict, _ in rules if verdict is Verdict.PASS})
     counts = [(holding, "rules hold" if holding != 1 else "rule holds")]
     counts += [(verdicts.count(verdict), str(verdict)) for verdict in Verdict if verdict is not Verdict.PASS]
-    counts.append((verdicts.count(None), "decide nothing here"))
+    counts.append((verdicts.count(None), "decide nothing" if verdicts.count(None) != 1 else "decides nothing"))
     return ", ".join(f"{count} {word}" for count, word in counts if count) or "no rule"
 
 
 def _rule(line: RuleLine) -> tuple[str, str, str]:
     rule, verdict, reason = line
-    return code(rule), badge(verdict) if verdict is not None else element("span", "no say", class_="soft"), reason
+    return (
+        code(rule),
+        badge(verdict) if verdict is not None else element("span", "decides nothing", class_="soft"),
+        reason,
+    )
 
 
 def _files(shown: ShownAttempt, clause: str) -> Markup:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``laguna verify --junit``: roots that were made elsewhere, as a JUnit report of the job that collects them.
+"""``laguna verify --junit``: sealed roots made elsewhere, as a JUnit report of the collecting job.
 
-It differs from the report inside an attempt, which is one gate's and a part of the evidence: it has a suite for each
-gate, each suite's first case is the gate itself, which is there whatever could be read, and it names files by their
-path in the root. A class name is a gate's, since readers that throw suites together tell cases apart by it.
+The report inside an attempt covers one gate and is evidence. This one has a suite for each gate. Its first case is the
+gate itself, present even if nothing could be read, and file names are paths in the root. Class names contain the gate,
+for readers that merge suites.
 
-The form is what GitLab's reader and the usual GitHub actions look at: counts, ``classname``, ``name``, ``file``,
-``time``, a ``failure`` or an ``error`` with type and message, ``properties``, and in ``system-out`` GitLab's mark of an
-attachment.
+The form is that of GitLab's reader and the usual GitHub actions: counts, ``classname``, ``name``, ``file``, ``time``, a
+``failure`` or an ``error`` with type and message, ``properties``, and in ``system-out`` GitLab's mark of an attachment.
 """
 
 from __future__ import annotations
@@ -24,14 +23,9 @@ from pytest_laguna.verify.verification import GateReport, clause_cases
 
 
 def collected_junit(sealed_root: Path, reports: Sequence[GateReport]) -> bytes:
-    """The report of a root, or of several that were copied into one.
+    """JUnit report of one root, or of several copied into one, as XML in UTF-8.
 
-    Args:
-        sealed_root: as it is called in the report's paths.
-        reports: of the newest attempt of each gate, as verification gives them.
-
-    Returns:
-        XML in UTF-8.
+    The name of ``sealed_root`` is part of the report's paths; ``reports`` hold the newest attempt of each gate.
     """
     suites = [_suite(sealed_root, report) for report in reports]
     document = ElementTree.Element("testsuites", {
@@ -45,7 +39,7 @@ def collected_junit(sealed_root: Path, reports: Sequence[GateReport]) -> bytes:
 def _suite(sealed_root: Path, report: GateReport) -> ElementTree.Element:
     place = sealed_root / report.campaign / report.lane / f"gate{report.gate}"
     attempt = root.attempt_directory(place, report.attempt)
-    # What is of no gate is called by what its reason begins with: readers drop one of two cases with one name.
+    # A report of no gate is named by its reason's subject: readers drop one of two cases with the same name.
     called = f"gate {report.gate}" if report.gate else report.reason.partition(":")[0]
     gate = Case("", called, report.verdict, report.reason, files=_receipt(attempt, report))
     properties = {
@@ -71,7 +65,7 @@ def _receipt(attempt: Path, report: GateReport) -> tuple[str, ...]:
 
 
 def _clauses(attempt: Path, report: GateReport) -> Iterator[Case]:
-    """What each clause came to; nothing where a rule of verification speaks against the attempt."""
+    """Each clause with its verdict; nothing if verification has a finding against the attempt."""
     try:
         shown = show_attempt(attempt, report) if report.attempt else None
     except UnusableEvidenceError as error:

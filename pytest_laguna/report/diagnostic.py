@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gate 2 with an exact diagnostic: distributions, timing gates, timelines, acceptance, and what each arm gave."""
+"""Gate 2 with an exact diagnostic: arms, distributions, timing gates, timelines and acceptance."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PERCENT = 100
 
 
 def diagnostic_section(shown: ShownAttempt, own: Diagnosis, drawing: Drawing) -> Markup:
-    """Everything that the diagnostic measured."""
+    """Measurements of the diagnostic."""
     place = shown.own_directory
     case = DiagnosticCase(read_model(place / PLAN, DiagnosticPlan), read_diagnostic(place))
     return joined([
@@ -40,23 +40,23 @@ def diagnostic_section(shown: ShownAttempt, own: Diagnosis, drawing: Drawing) ->
 
 
 def undetectable(own: Diagnosis) -> Iterator[str]:
-    """What its samples could not have told, one line each."""
+    """Limits of the samples, one line each."""
     if own.timing is None:
-        yield "No timing was compared: neither a saving nor a loss of time could have been seen."
+        yield "No timing was compared: a change of speed of any size would be invisible."
         return
     for name, gate in _in_order(own.timing):
         title = name.replace("_", " ")
         if gate.detectable is None:
-            yield f"{title}: too few values to bound a difference; of any size it could be chance."
+            yield f"{title}: minimum detectable effect unknown; too few values for an interval."
         else:
             share = f" ({_PERCENT * gate.detectable / gate.control:.1f} % of the control)" if gate.control else ""
-            yield f"{title}: a saving below {_time(gate.detectable)}{share} could not have been told from nothing."
-    yield "One start of each arm: how far apart two more starts of the same arm would be is not known from them."
+            yield f"{title}: minimum detectable effect {_time(gate.detectable)}{share}."
+    yield "Each arm started once: the spread between starts of the same arm is unknown."
 
 
 def _decision(own: Diagnosis) -> Markup:
-    published = own.published or "nothing: the diagnostic is not exact, or not of the published shape"
-    return facts([("decides on this lane", own.decides), ("the published rules say", published)])
+    published = own.published or "none: the diagnostic is not exact, or not of the published shape"
+    return facts([("rules that decide on this lane", own.decides), ("verdict of the published rules", published)])
 
 
 def _records(case: DiagnosticCase) -> Mapping[Arm, ArmRecord]:
@@ -80,7 +80,7 @@ def _arms(case: DiagnosticCase) -> Markup:
             f"{record.start_seconds:.1f} s",
             f"{record.generation_seconds:.3f} s",
         ))
-    return table(("arm", "generated", "digest of the tokens", "acceptance rate", "start", "generation"), rows)
+    return table(("arm", "generated", "token digest", "acceptance rate", "start time", "generation time"), rows)
 
 
 def _acceptance(case: DiagnosticCase, drawing: Drawing) -> Iterator[Markup]:
@@ -92,7 +92,7 @@ def _acceptance(case: DiagnosticCase, drawing: Drawing) -> Iterator[Markup]:
     if runs:
         yield figure(
             charts.acceptance(drawing, runs),
-            "Acceptance by position: the share of cycles that accepted the draft's token at each position.",
+            "Acceptance by position: share of cycles with the draft's token accepted.",
         )
 
 
@@ -107,8 +107,8 @@ def _distributions(case: DiagnosticCase, drawing: Drawing) -> Iterator[Markup]:
         count = max(len(samples) for samples in next(iter(arms.values())).values())
         yield figure(
             charts.distributions(drawing, arms),
-            f"Control against candidate: each point is one of {count} profiled replays, the maximum over the ranks. The"
-            " line above the points spans p10 to p90, its mark is the median.",
+            f"Control and candidate: each point is one of {count} profiled replays, the maximum over the ranks. The"
+            " line above the points spans p10 to p90; its mark is the median.",
         )
 
 
@@ -116,7 +116,15 @@ def _savings(own: Diagnosis, drawing: Drawing) -> Iterator[Markup]:
     if own.timing is None:
         return
     yield table(
-        ("timing gate", "control", "candidate", "saving", "95 % interval", "detectable", "published rule"),
+        (
+            "timing gate",
+            "control",
+            "candidate",
+            "saving",
+            "95 % interval",
+            "minimum detectable effect",
+            "published rule",
+        ),
         [(name.replace("_", " "), *_gate(gate)) for name, gate in _in_order(own.timing)],
         class_="numbers",
     )
@@ -124,19 +132,20 @@ def _savings(own: Diagnosis, drawing: Drawing) -> Iterator[Markup]:
     if relative:
         yield figure(
             charts.savings(drawing, relative, "saving against the control, %"),
-            "Savings with 95 % intervals; right of zero the candidate took less time. Inside the grey band a saving"
-            " could not have been told from nothing. A hollow mark is a single pair of values without an interval.",
+            "Savings with 95 % intervals; right of zero the candidate took less time. The grey band ends at the minimum"
+            " detectable effect: a saving inside it is not distinguishable from zero. A hollow mark is a single pair of"
+            " values without an interval.",
         )
 
 
 def _in_order(timing: Mapping[str, Comparison]) -> list[tuple[str, Comparison]]:
-    """As the rules have them; canonical JSON has them by name."""
+    """Timing gates in the rules' order; canonical JSON has them by name."""
     return [(name, timing[name]) for name in GATES if name in timing]
 
 
 def _gate(gate: Comparison) -> tuple[str, ...]:
     interval = "none" if gate.interval is None else " to ".join(_time(end) for end in gate.interval)
-    detectable = "cannot be told" if gate.detectable is None else _time(gate.detectable)
+    detectable = "unknown" if gate.detectable is None else _time(gate.detectable)
     holds = "holds" if gate.passed else "does not hold"
     return _time(gate.control), _time(gate.candidate), _time(gate.saving), interval, detectable, holds
 
@@ -166,13 +175,13 @@ def _timelines(case: DiagnosticCase, drawing: Drawing) -> Iterator[Markup]:
         segments = len(rows[0][1])
         yield figure(
             charts.timelines(drawing, rows),
-            f"One replay by rank: the {segments} segments of the target's graph in their order, each as long as its"
-            " host time is in the median of the profiled replays. Waiting for the device afterwards is not in it.",
+            f"One replay by rank: the {segments} segments of the target's graph in their order. A segment's length is"
+            " its median host time over the profiled replays, without the wait for the device afterwards.",
         )
 
 
 def _typical(arm: Arm, profile: RankProfile) -> tuple[str, Sequence[str], Sequence[float]]:
-    """The median host time of each segment over the samples of one rank, in nanoseconds."""
+    """Median host time of each segment over the samples of one rank, in nanoseconds."""
     kinds = profile.header.kinds
     columns = zip(*(sample.segment_ns for sample in profile.samples), strict=True)
     return f"{arm} rank {profile.header.rank}", kinds, [float(statistics.median(column)) for column in columns]

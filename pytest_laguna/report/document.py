@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``laguna report``: a sealed root as one HTML file that needs nothing else, made from what verification derives again.
+"""``laguna report``: a sealed root as one self-contained HTML file, from values derived again by verification.
 
-The same root gives the same bytes. Nothing in the file can run or load: it holds no script, and its content policy
-forbids every request.
+The same root gives the same bytes. The file holds no script, and its content policy forbids every request.
 """
 
 from __future__ import annotations
@@ -40,32 +39,25 @@ MEANINGS = {
     Verdict.VOID: "the evidence is unusable: the harness is at fault",
     Verdict.NOT_PROVEN: "something is missing",
 }
-"""What each verdict says, in the words of the documentation."""
+"""Meaning of each verdict, as in the README."""
 
 _LAST_GATE = len(root.GATES)
 _DIAGNOSING = DIAGNOSTIC.gate
 
 
 def require_matplotlib() -> None:
-    """Refuse early where the report cannot be drawn.
+    """Require matplotlib before any work is done.
 
     Raises:
-        ValueError: matplotlib is not installed.
+        ValueError: it is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        message = "matplotlib is not installed, which draws the report: pip install 'pytest-laguna[report]'"
+        message = "matplotlib: not installed; expected it for the report's figures; pip install 'pytest-laguna[report]'"
         raise ValueError(message)
 
 
 def report_document(sealed_root: Path, reports: Sequence[GateReport]) -> bytes:
-    """The report of a root.
-
-    Args:
-        sealed_root: it is read, and never written to.
-        reports: of the newest attempt of each gate, as ``verify_root`` gives them.
-
-    Returns:
-        The HTML in UTF-8.
+    """Report of a root as HTML in UTF-8, from ``verify_root``'s reports; the root is only read.
 
     Raises:
         OSError: a file of an attempt cannot be read.
@@ -103,7 +95,7 @@ def _title(reports: Sequence[GateReport]) -> str:
 
 
 def _told(reports: Sequence[GateReport]) -> Markup:
-    """What the whole comes to, and what the words mean."""
+    """Overall verdict and the meanings of all."""
     overall = _overall(reports)
     line = joined([
         badge(overall),
@@ -111,12 +103,12 @@ def _told(reports: Sequence[GateReport]) -> Markup:
     ])
     return joined([
         element("p", line),
-        details("what the verdicts mean", facts([(badge(v), MEANINGS[v]) for v in Verdict])),
+        details("meaning of the verdicts", facts([(badge(v), MEANINGS[v]) for v in Verdict])),
     ])
 
 
 def _chains(reports: Sequence[GateReport]) -> Iterator[Markup]:
-    """The gates of each campaign on each lane, in their order; a gate that did not run is there too."""
+    """Gates of each campaign on each lane, in order, also those without an attempt."""
     for report in reports:
         if not report.gate:
             yield element("p", badge(report.verdict), " ", report.reason, class_="notice")
@@ -166,8 +158,8 @@ def _attempt(sealed_root: Path, report: GateReport, drawing: Drawing) -> Markup:
 
 def _silent(report: GateReport) -> str:
     if not report.attempt:
-        return "There is nothing to show."
-    return "What lies in this attempt is not shown: verification does not trust it, so none of its figures counts."
+        return "This gate has no attempt."
+    return "The files of this attempt are not shown: verification does not trust it, so none of its figures counts."
 
 
 def _content(shown: ShownAttempt, drawing: Drawing) -> Iterator[Markup]:
@@ -181,7 +173,7 @@ def _content(shown: ShownAttempt, drawing: Drawing) -> Iterator[Markup]:
     if shown.missing:
         yield element("p", f"The gate's own analysis is not shown: {shown.missing}", class_="notice")
     yield from _figures(shown, drawing)
-    yield element("h3", "What could not have been detected")
+    yield element("h3", "Limits of this evidence")
     yield element("ul", *(element("li", line) for line in _undetectable(shown)))
     yield from _unexercised(shown)
     yield machine_section(shown)
@@ -194,7 +186,7 @@ _SECTIONS: Mapping[type[Schema], tuple[Callable[..., Markup], Callable[..., Iter
     EndpointAnalysis: (endpoint.endpoint_section, endpoint.undetectable),
     NullAnalysis: (null.null_section, null.undetectable),
 }
-"""By form of the analysis: its figures, and what could not have been detected."""
+"""By type of analysis: its section, and the limits of its measurements."""
 
 
 def _figures(shown: ShownAttempt, drawing: Drawing) -> Iterator[Markup]:
@@ -213,16 +205,16 @@ def _undetectable(shown: ShownAttempt) -> Iterator[str]:
         _, undetectable = _SECTIONS[type(shown.derived.analysis)]
         yield from undetectable(shown.derived.analysis)
     else:
-        yield "No analysis of time belongs to this gate: whatever its tests say of speed has no interval beside it."
+        yield "This gate has no analysis of time: statements of its tests about speed have no interval."
     if shown.start.lane == "cpu" and shown.start.gate > 1:
-        yield "The cpu lane shows that code paths and their results are right; it says nothing of speed on a card."
-    yield "That nobody has rewritten the whole root at once is shown only by a receipt's digest kept elsewhere."
+        yield "The cpu lane shows correct code paths and results; it says nothing about speed on a card."
+    yield "Only a receipt's digest kept elsewhere shows that nobody rewrote the whole root."
 
 
 def _unexercised(shown: ShownAttempt) -> Iterator[Markup]:
     rows = [(code(clause), code(rule), why) for clause, rule, why in shown.analysis.unexercised]
     if rows:
-        yield details(f"{len(rows)} rules prove nothing here", table(("clause", "rule", "why"), rows))
+        yield details(f"{len(rows)} rules that prove nothing here", table(("clause", "rule", "why"), rows))
 
 
 def _earlier(shown: ShownAttempt) -> Iterator[Markup]:
@@ -230,7 +222,7 @@ def _earlier(shown: ShownAttempt) -> Iterator[Markup]:
         (f"{one.attempt:04d}", badge(one.verdict), code((one.receipt or "none")[:16])) for one in shown.start.earlier
     ]
     if rows:
-        yield element("p", f"Not the first attempt: {len(rows)} before it, none of which is left out.")
+        yield element("p", f"Earlier attempts at this gate: all {len(rows)}.")
         yield table(("attempt", "verdict", "receipt"), rows)
 
 
@@ -244,5 +236,5 @@ def _files(shown: ShownAttempt) -> Iterator[Markup]:
 
 
 def _foot() -> Markup:
-    told = "This file judges nothing: the root does. Verify it with laguna verify, and this file is only what it says."
+    told = "This file only describes the sealed root. The root is the evidence: check it with laguna verify."
     return element("p", told, class_="soft")

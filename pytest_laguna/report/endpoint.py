@@ -17,11 +17,11 @@ from pytest_laguna.report.markup import Markup, code, details, element, facts, j
 from pytest_laguna.report.shown import ShownAttempt
 
 CONFIDENCE = 0.95
-"""Of the intervals over prompts, which decide nothing."""
+"""Confidence of the intervals over prompts, which decide nothing."""
 
 
 def endpoint_section(shown: ShownAttempt, own: EndpointAnalysis, drawing: Drawing) -> Markup:
-    """Everything that the endpoint campaign measured."""
+    """Measurements of the endpoint campaign."""
     evidence = read_legs(shown.own_directory)
     legs = _as_they_ran(own, evidence)
     return joined([
@@ -41,21 +41,21 @@ def endpoint_section(shown: ShownAttempt, own: EndpointAnalysis, drawing: Drawin
 
 
 def undetectable(own: EndpointAnalysis) -> Iterator[str]:
-    """What its legs could not have told, one line each."""
+    """Limits of the legs, one line each."""
     several = own.repetition
     if several is None:
-        yield "A single block, or not all of several: there is no interval, so no difference can be told from chance."
+        yield "A single block, or an incomplete set: without an interval no difference is distinguishable from zero."
     else:
-        power = "cannot be said" if several.power is None else f"is {several.power:.3f}"
-        yield f"The probability that these blocks find the frozen effect, were the starts spread as they are, {power}."
-        yield f"A gain below the margin of {several.margin_percent:g} % is not asked for, and would not be seen."
+        power = "unknown" if several.power is None else f"{several.power:.3f}"
+        yield f"Power of these blocks for the frozen effect, with the spread of these starts: {power}."
+        yield f"A gain below the margin of {several.margin_percent:g} % is not sought and does not count."
     if own.pairs:
-        yield "The interval of a pair's rows is over its prompts: how far apart two starts are is not in it."
+        yield "The interval of a pair is over its prompts; it does not cover the spread between starts."
     if own.null_verdict is not None:
-        yield "Every leg is a control: nothing is said of the candidate, which did not run."
+        yield "A/A: every leg is a control. The candidate did not run."
     if not own.exactness.teacher_planned:
-        yield "The protocol has no teacher: rows equal to each other could be wrong together."
-    yield "The suite's prompts, asked one at a time: nothing is said of other prompts, of load, or of a warm cache."
+        yield "The protocol has no teacher: rows that agree could all be wrong."
+    yield "Only the suite's prompts ran, one at a time: other prompts, load and a warm cache are untested."
 
 
 def _summary(own: EndpointAnalysis) -> Markup:
@@ -63,14 +63,14 @@ def _summary(own: EndpointAnalysis) -> Markup:
     aside = "; those of time are reported and decide nothing on this lane" if own.decides == "exactness" else ""
     pairs = [
         ("blocks", own.label),
-        ("decides on this lane", own.decides),
+        ("rules that decide on this lane", own.decides),
         ("disposition", own.disposition.value),
         ("all published rules", f"{own.published_verdict}{aside}"),
         ("rows equal to the teacher's", f"{exact.teacher} of {exact.teacher_planned}"),
         ("rows equal across legs", f"{exact.cross_leg} of {exact.cross_leg_planned}"),
     ]
     if own.null_verdict is not None:
-        pairs.append(("control against control", own.null_verdict.value))
+        pairs.append(("A/A", own.null_verdict.value))
     if own.phase_1 is not None:
         told = "passed" if own.phase_1.passed else "; ".join(own.phase_1.reasons)
         pairs.append(("phase 1", told))
@@ -78,14 +78,22 @@ def _summary(own: EndpointAnalysis) -> Markup:
 
 
 def _as_they_ran(own: EndpointAnalysis, evidence: EndpointEvidence) -> list[LegFigures]:
-    """The legs that have figures; the analysis has them by block and name."""
+    """Figures of the legs in running order; the analysis has them by block and name."""
     figures = {(leg.block, leg.leg): leg for leg in own.legs}
     ran = [(leg.request.block, leg.request.leg) for leg in evidence.legs]
     return [figures[place] for place in ran if place in figures]
 
 
 def _legs(legs: Sequence[LegFigures]) -> Markup:
-    head = ("leg", "headline, legacy", "conventional", "p10", "deviation", "acceptance rate", "target cycle")
+    head = (
+        "leg",
+        "median throughput, legacy",
+        "conventional",
+        "p10",
+        "standard deviation",
+        "acceptance rate",
+        "target cycle",
+    )
     return table(head, [(_name(leg), *_figures(leg)) for leg in legs], class_="numbers")
 
 
@@ -113,7 +121,7 @@ def _rates(legs: Sequence[LegFigures], drawing: Drawing) -> Iterator[Markup]:
     if legs:
         yield figure(
             charts.rates(drawing, {_name(leg): leg.row_rates for leg in legs}),
-            "Rates of the legs in the order in which they ran: 100 tokens over the 99 intervals between them.",
+            "Rates of the legs in running order. A legacy rate is 100 tokens over the 99 intervals between them.",
         )
 
 
@@ -135,7 +143,7 @@ def _accepted(leg: LegRecord) -> list[float]:
 
 
 def _changes(own: EndpointAnalysis) -> Mapping[str, list[float]]:
-    """By pair and prompt by how much the candidate's rate is above the control's, in per cent."""
+    """By pair and prompt: change from the control's rate to the candidate's, in per cent."""
     rates: Mapping[tuple[int, str], list[float]] = {(leg.block, leg.leg): leg.row_rates for leg in own.legs}
     return {
         _pair_name(pair): [
@@ -147,7 +155,15 @@ def _changes(own: EndpointAnalysis) -> Mapping[str, list[float]]:
 
 
 def _pairs(own: EndpointAnalysis, changes: Mapping[str, list[float]]) -> Markup:
-    head = ("pair", "headline", "median row", "95 % over the prompts", "rows won", "cycle saving", "acceptance rate")
+    head = (
+        "pair",
+        "change of median throughput",
+        "of median row",
+        "95 % over prompts",
+        "rows won",
+        "cycle saving",
+        "acceptance rate",
+    )
     rows = [
         (
             _pair_name(pair),
@@ -178,8 +194,8 @@ def _rows(evidence: EndpointEvidence, changes: Mapping[str, list[float]], drawin
         medians = {pair: median_interval(rows, CONFIDENCE) for pair, rows in changes.items()}
         yield figure(
             charts.paired_rows(drawing, prompts, changes, medians),
-            "Paired rows: by how much the candidate's rate of each prompt is above that of the control next to it, and"
-            " below them the median with its 95 % interval over the prompts of these two starts.",
+            "Paired rows: change of each prompt's rate from the adjacent control to the candidate, and below them the"
+            " median with its 95 % interval over the prompts of these two starts.",
         )
 
 
@@ -191,13 +207,13 @@ def _blocks(own: EndpointAnalysis, drawing: Drawing) -> Iterator[Markup]:
     together = (several.gain_percent, several.low_percent, several.high_percent)
     yield figure(
         charts.blocks(drawing, gains, together, several.margin_percent),
-        "Blocks: the gain of each, and of all together with its interval.",
+        "Gain of each block, and of all together with its interval.",
     )
     yield facts([
         ("conclusion", several.conclusion.value),
         ("gain", f"{several.gain_percent:+.4f} % ({several.low_percent:+.4f} % to {several.high_percent:+.4f} %)"),
         ("sign-flip p", f"{several.sign_flip_p:.6f}"),
-        ("deviation of a start", f"{100 * several.start_stdev:.4f} %"),
+        ("standard deviation of a start", f"{100 * several.start_stdev:.4f} %"),
     ])
 
 
@@ -213,7 +229,7 @@ def _promotion(own: EndpointAnalysis) -> Iterator[Markup]:
             f"{promotion.value:.6f} tokens/s legacy, {promotion.value_conventional:.6f} conventional",
         ),
         ("approved record", f"{promotion.record} tokens/s"),
-        ("above it", f"{promotion.above_record:+.6f} tokens/s ({promotion.above_record_percent:+.4f} %)"),
+        ("above the record", f"{promotion.above_record:+.6f} tokens/s ({promotion.above_record_percent:+.4f} %)"),
         ("practical floor", floor),
         ("promoted", "yes" if promotion.promoted else "no"),
     ])

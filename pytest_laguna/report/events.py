@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gate 2 with an event profile: the intervals of each rank by kind, the shares, and what the instrument costs."""
+"""Gate 2 with an event profile: intervals of each rank by kind, shares, and the instrument's cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_laguna.report.shown import ShownAttempt
 
 
 def events_section(shown: ShownAttempt, own: EventAnalysis, drawing: Drawing) -> Markup:
-    """Everything that the event profile measured."""
+    """Measurements of the event profile."""
     place = shown.own_directory
     evidence = read_events(place, read_model(place / PLAN, EventPlan).arms)
     profiles = whole(evidence.profiles).values()
@@ -26,7 +26,7 @@ def events_section(shown: ShownAttempt, own: EventAnalysis, drawing: Drawing) ->
         element("h3", "Event profile"),
         facts([
             ("status", own.status or "none: the profile is not complete"),
-            ("what comes next", own.action or "nothing: the profile is not complete"),
+            ("next step", own.action or "none: the profile is not complete"),
             ("instrument", own.fitness),
             *_fitness(own),
         ]),
@@ -38,24 +38,24 @@ def events_section(shown: ShownAttempt, own: EventAnalysis, drawing: Drawing) ->
 
 
 def undetectable(own: EventAnalysis) -> Iterator[str]:
-    """What the profile could not have told, one line each."""
-    yield "An interval holds what its stream did between two events, waiting included; device work alone is not shown."
-    yield "Ranks have clocks of their own: nothing is said of a critical path over several of them."
+    """Limits of the profile, one line each."""
+    yield "An interval is the time between two events of a stream, waiting included; it is not device work alone."
+    yield "Ranks have clocks of their own: a critical path across ranks is unknown."
     if own.fitness in {"unmeasured", "not_proven"}:
-        yield "What the instrument itself costs was not measured: all shares may be those of a slowed replay."
+        yield "The instrument's cost was not measured: all shares may come from a slowed replay."
     if own.selected is not None and own.selected.clock == "host-clock":
-        yield "The host's clock stands in for events of a device: nothing is said of any card."
+        yield "Times come from the host's clock, not from device events: they say nothing about a card."
     if not own.sparse:
-        yield "One replay was profiled: how much another one would differ is not known from it."
+        yield "One replay was profiled: the spread between replays is unknown."
 
 
 def _fitness(own: EventAnalysis) -> Iterator[tuple[str, str]]:
     figures = own.fitness_figures
     if figures is not None:
         slowdown = shown_in_places(figures.slowdown, figures.limit, 4)
-        yield "replay with events over without", f"{slowdown}, limit {figures.limit}"
+        yield "slowdown of a replay by events", f"{slowdown}, limit {figures.limit}"
         kinds = ", ".join(f"{kind} {ratio:.4f}" for kind, ratio in figures.kind_slowdown.items())
-        yield "the same by kind", f"{kinds}; largest over smallest {figures.spread:.4f}"
+        yield "slowdown by kind", f"{kinds}; largest over smallest {figures.spread:.4f}"
 
 
 def _timelines(profiles: list[EventProfile], own: EventAnalysis, drawing: Drawing) -> Iterator[Markup]:
@@ -69,7 +69,7 @@ def _timelines(profiles: list[EventProfile], own: EventAnalysis, drawing: Drawin
     clock = profiles[0].clock.replace("-", " ")
     yield figure(
         charts.timelines(drawing, rows),
-        f"The {len(profiles[0].kinds)} intervals of one replay by rank, in their order, by {clock}, not aligned.",
+        f"The {len(profiles[0].kinds)} intervals of one replay by rank, in order, by {clock}. Ranks are not aligned.",
     )
 
 
@@ -84,8 +84,8 @@ def _categories(own: EventAnalysis) -> Iterator[Markup]:
             kind,
             charts.microseconds(nanoseconds),
             f"{percent[kind]:.4f} %" if kind in percent else "withheld",
-            "not told" if waits is None else charts.microseconds(waits.waiting_least_ns.get(kind, 0.0)),
-            "not told" if waits is None else charts.microseconds(waits.waiting_most_ns.get(kind, 0.0)),
+            "unknown" if waits is None else charts.microseconds(waits.waiting_least_ns.get(kind, 0.0)),
+            "unknown" if waits is None else charts.microseconds(waits.waiting_most_ns.get(kind, 0.0)),
         )
         for kind, nanoseconds in chosen.category_ns.items()
     ]
@@ -106,9 +106,9 @@ def _ranges(own: EventAnalysis) -> Iterator[Markup]:
         )
         for name, found in ranges.classes.items()
     ]
-    yield table(("source range", "intervals", "together", "mean"), rows, class_="numbers")
+    yield table(("source range", "intervals", "total", "mean"), rows, class_="numbers")
     yield table(
-        ("outlier in layer", "range", "took", "median of its range"),
+        ("outlier in layer", "range", "duration", "median of its range"),
         [
             (
                 str(one.layer),
@@ -129,5 +129,5 @@ def _sparse(own: EventAnalysis, drawing: Drawing) -> Iterator[Markup]:
         }
         yield figure(
             charts.shares(drawing, ranks),
-            "Shares estimated from a few drawn intervals of many replays, with 95 % intervals; they decide nothing.",
+            "Shares estimated from a sample of intervals of many replays, with 95 % intervals; they decide nothing.",
         )

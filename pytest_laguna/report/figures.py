@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matplotlib figures as inline SVG that takes its colours from the page: one file is readable in light and dark.
+"""Matplotlib figures as inline SVG with the page's colours, readable in light and dark.
 
-The same figure gives the same bytes: the salt of its ids is fixed and it carries no date. Matplotlib draws; it is
-loaded by ``laguna report`` alone.
+The same figure gives the same bytes: the salt of its ids is fixed, and it has no date. Only ``laguna report`` loads
+matplotlib.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COLOURS = {
     "other": "#01020b",
     "paper": "#01020c",
 }
-"""Stand-ins that matplotlib draws with; the page's variables take their places."""
+"""Placeholder colours for matplotlib, replaced by the page's variables."""
 
 _SETTINGS: dict[Any, Any] = {
     "axes.edgecolor": COLOURS["line"],
@@ -68,15 +68,15 @@ MICROSECONDS = "\N{MICRO SIGN}s"
 
 
 class Drawing:
-    """The figures of one document, each with ids of its own."""
+    """Figures of one document, each with ids of its own."""
 
     def __init__(self) -> None:
-        """None is drawn yet."""
+        """Start without figures."""
         self._number = 0
 
     @contextlib.contextmanager
     def axes(self, width: float, height: float, *, rows: int = 1, columns: int = 1) -> Iterator[_Canvas]:
-        """Axes to draw on, in inches; leaving the block makes the picture."""
+        """Yield axes to draw on, sized in inches; leaving the block makes the picture."""
         import matplotlib as mpl  # noqa: PLC0415 - verifying needs none of it
         from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -92,11 +92,11 @@ class Drawing:
 
 
 class _Canvas:
-    """What is drawn on.
+    """Drawing area.
 
     Attributes:
         axes: in reading order.
-        markup: the picture, when the block is left.
+        markup: the picture, once the block is left.
     """
 
     def __init__(self, figure: Figure, axes: Sequence[Axes]) -> None:
@@ -121,12 +121,12 @@ def _svg(figure: Figure, prefix: str) -> Markup:
 
 
 def figure(picture: Markup, caption: str) -> Markup:
-    """A picture with what it shows; the caption is its text for who cannot see it."""
+    """Picture with its caption, which is also its text alternative."""
     return element("figure", element("div", picture, role="img", aria_label=caption), element("figcaption", caption))
 
 
 def scale(largest: float) -> tuple[float, str]:
-    """Nanoseconds in one of the unit that suits a largest value, and the unit's name."""
+    """Nanoseconds in the unit of a largest value, and the unit's name."""
     for size, name in ((1e9, "s"), (MILLISECOND, "ms"), (MICROSECOND, MICROSECONDS)):
         if largest >= size:
             return size, name

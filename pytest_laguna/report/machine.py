@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who ran, on what and under which conditions: identity, cards, processes and the host around them."""
+"""Identity, cards, processes and host of an attempt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_laguna.verdict import JSON
 
 _GIB = 2**30
 _LINES = 40
-"""Of the kernel's log that are shown."""
+"""Lines of the kernel's log to show."""
 
 
 def machine_section(shown: ShownAttempt) -> Markup:
@@ -45,7 +45,7 @@ def _identity(shown: ShownAttempt) -> Markup:
         ("harness", code(start.identity.harness)),
         ("receipt", code(shown.report.receipt or "none")),
         ("nonce", code(start.nonce)),
-        ("started as", code("pytest " + " ".join(start.arguments))),
+        ("command", code("pytest " + " ".join(start.arguments))),
         *_told(found),
     ]
     packages = _mapping(found, "packages")
@@ -63,14 +63,14 @@ def _identity(shown: ShownAttempt) -> Markup:
 
 
 def _told(record: dict[str, JSON]) -> Iterator[tuple[str, str]]:
-    """What the identity record says of source control, interpreter and system."""
+    """Source control, interpreter and system, from the identity record."""
     git = _mapping(record, "git")
     if git:
-        state = "with changes that nobody committed" if git.get("dirty") else "clean"
+        state = "with uncommitted changes" if git.get("dirty") else "clean"
         yield "commit", joined([code(str(git.get("commit"))), f" {state}"])
     python, host = _mapping(record, "python"), _mapping(record, "host")
-    yield "Python", str(python.get("version", "not told"))
-    yield "system", f"{host.get('system', 'not told')}, {host.get('processors', '?')} processors"
+    yield "Python", str(python.get("version", "unknown"))
+    yield "system", f"{host.get('system', 'unknown')}, {host.get('processors', '?')} processors"
 
 
 def _mapping(record: dict[str, JSON], name: str) -> dict[str, JSON]:
@@ -90,8 +90,8 @@ def _cards(machine: MachineEvidence) -> Iterator[Markup]:
         ],
     )
     records = [record for record in (machine.before, machine.after) if not isinstance(record, Missing)]
-    looks = [(record.phase, str(len(record.snapshots))) for record in records]
-    yield element("p", *(f"{count} looks {phase} the lease. " for phase, count in looks), class_="soft")
+    snapshots = [(record.phase, str(len(record.snapshots))) for record in records]
+    yield element("p", *(f"{count} snapshots {phase} the lease. " for phase, count in snapshots), class_="soft")
 
 
 def _processes(machine: MachineEvidence) -> Iterator[Markup]:
@@ -99,7 +99,7 @@ def _processes(machine: MachineEvidence) -> Iterator[Markup]:
     if not rows:
         return
     yield element("h3", "Processes")
-    yield table(("process", "ended", "status", "seconds", "left running"), rows)
+    yield table(("process", "end", "exit status", "seconds", "left running"), rows)
 
 
 def _process(path: str, record: ProcessRecord) -> tuple[str, ...]:
@@ -122,7 +122,16 @@ def _host(machine: MachineEvidence, campaign: Campaign, lane: str) -> Iterator[M
     limits = campaign.lane_settings(lane).host
     yield element("h3", "Host")
     yield table(
-        ("around", "within limits", "seconds", "load before", "memory free", "hottest", "throttled", "kernel log"),
+        (
+            "run",
+            "within limits",
+            "seconds",
+            "load before",
+            "free memory",
+            "hottest sensor",
+            "throttlings",
+            "kernel log",
+        ),
         [
             (code(path.removesuffix(f"/{leased_cards.HOST}")), badge(judge_host(audit, limits)[0]), *_audit(audit))
             for path, audit in audits.items()
@@ -130,7 +139,7 @@ def _host(machine: MachineEvidence, campaign: Campaign, lane: str) -> Iterator[M
     )
     unset = [name for name, value in limits.model_dump().items() if value is None]
     if unset:
-        told = f"Recorded and not judged, since the campaign sets no limit: {', '.join(unset).replace('_', ' ')}."
+        told = f"Recorded but not judged, for lack of a limit in the campaign: {', '.join(unset).replace('_', ' ')}."
         yield element("p", told, class_="soft")
 
 

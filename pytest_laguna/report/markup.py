@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTML from text that nobody vouches for: whatever is not ``Markup`` is escaped."""
+"""HTML from untrusted text: everything except ``Markup`` is escaped."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pytest_laguna.evidence.files import printable
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """Text of finished HTML."""
 
     __slots__ = ()
 
 
 def element(name: str, *content: str, **attributes: str) -> Markup:
-    """An element.
+    """HTML element.
 
     Args:
-        name: of the element.
-        content: what lies in it; what is not ``Markup`` is escaped.
-        attributes: by name; a trailing underscore is taken off, and other underscores become dashes.
+        name: tag.
+        content: escaped unless it is ``Markup``.
+        attributes: by name; a trailing underscore is removed, other underscores become dashes.
     """
     named = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}
     opened = "".join(f' {key}="{html.escape(printable(value))}"' for key, value in named.items())
@@ -29,17 +29,17 @@ def element(name: str, *content: str, **attributes: str) -> Markup:
 
 
 def joined(content: Iterable[str], separator: str = "") -> Markup:
-    """Pieces one after the other; what is not ``Markup`` is escaped."""
+    """Join pieces; each is escaped unless it is ``Markup``."""
     return Markup(separator.join(piece if isinstance(piece, Markup) else text(piece) for piece in content))
 
 
 def text(content: str) -> Markup:
-    """Escaped text; lines stay lines, and other control characters are shown and not sent."""
+    """Escape text; lines stay lines, other control characters become visible."""
     return Markup("\n".join(html.escape(printable(line.replace("\t", "    "))) for line in content.split("\n")))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], **attributes: str) -> Markup:
-    """A table; empty where it has no row. What is wider than a window scrolls by itself."""
+    """Table that scrolls by itself if it is wider than the window; empty without rows."""
     lines = [element("tr", *(element("td", cell) for cell in row)) for row in rows]
     if not lines:
         return Markup("")
@@ -48,15 +48,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], **attributes: str)
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Markup:
-    """Names and what they stand for."""
+    """List of names with their values."""
     return element("dl", *(joined([element("dt", name), element("dd", value)]) for name, value in pairs))
 
 
 def details(summary: str, *content: str) -> Markup:
-    """What is folded away until somebody asks; paper shows the summary alone."""
+    """Folded content under a summary; paper shows the summary only."""
     return element("details", element("summary", summary), *content)
 
 
 def code(content: str) -> Markup:
-    """A path, a digest, a command."""
+    """Path, digest or command."""
     return element("code", content)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the terminal shows while a gate runs: one line for each arm, packet or leg, with phase, elapsed and deadline.
+"""Progress of a gate on the terminal: one line for each arm, packet or leg, with phase, elapsed time and deadline.
 
-The line is rewritten in place on a terminal; elsewhere, and with ``-q``, a plain line tells each change. A phase is
-read from what lies in the run's own directory, so that nothing of a measurement has to speak to a terminal. What cannot
-be written is left out: a terminal decides nothing.
+A terminal's line is rewritten in place; elsewhere, and with ``-q``, each change is a plain line. The phase comes from
+the files of the run, so that no measurement speaks to a terminal. Failing writes are ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pytest_laguna.evidence.machine import leased_cards
 from pytest_laguna.evidence.reading import FAILURE, RECORD, names_in
 
 _SECONDS = 1.0
-"""Between two looks at a run's directory."""
+"""Between two checks of a run's directory."""
 
 _CLEAR = "\r\x1b[K"
 
@@ -33,11 +32,7 @@ Phase: TypeAlias = str
 
 
 def phase_of(directory: Path) -> Phase:
-    """How far a run is, from the names of what it has written so far.
-
-    Args:
-        directory: of an arm, a packet or a leg; it need not exist.
-    """
+    """Phase of a run, from the names of the files so far in its directory, which need not exist."""
     names = set(names_in(directory))
     rows = sum(name.startswith("row-") and name.endswith(".request.json") for name in names)
     reached: tuple[tuple[bool, Phase], ...] = (
@@ -53,35 +48,25 @@ def phase_of(directory: Path) -> Phase:
 
 
 class Progress:
-    """Writes to the terminal that the session was started at, whatever a test does with standard output.
+    """Writes to the session's terminal, past any capture of standard output.
 
     Attributes:
-        live: whether a line is rewritten in place.
+        live: True if a line is rewritten in place.
     """
 
     def __init__(self, write: Callable[[str], None], *, live: bool) -> None:
-        """Nothing is shown yet.
-
-        Args:
-            write: takes text as it goes to the terminal.
-            live: whether it understands being rewritten.
-        """
+        """Show nothing yet; ``write`` takes text for the terminal."""
         self.live = live
         self._write = write
         self._fresh = True
 
     def test_began(self) -> None:
-        """pytest may have left its own line unfinished: the next of ours begins with a new one."""
+        """Begin the next line anew, since pytest may have left its own unfinished."""
         self._fresh = True
 
     @contextlib.contextmanager
     def run(self, directory: Path, deadline_seconds: float) -> Iterator[None]:
-        """Show a run for as long as the block lasts.
-
-        Args:
-            directory: that it writes into; its name is what it is called.
-            deadline_seconds: after which it is ended.
-        """
+        """Show a run under its directory's name for as long as the block lasts."""
         line = _Line(_name(directory), directory, time.monotonic(), deadline_seconds)
         if self._fresh:
             self._write("\n")
@@ -110,7 +95,7 @@ class Progress:
 
 
 class _Line:
-    """What is said of one run."""
+    """Line of one run."""
 
     def __init__(self, name: str, directory: Path, began: float, deadline_seconds: float) -> None:
         self.directory = directory
@@ -129,7 +114,7 @@ class _Line:
 
 
 def _name(directory: Path) -> str:
-    """A run's directory; a number alone is nobody's name."""
+    """Name of a run's directory, with its parent's if it is a number alone."""
     own = directory.name
     return printable(f"{directory.parent.name.removesuffix('s')} {own}" if own.isdecimal() else own)
 
@@ -141,11 +126,7 @@ def _clock(seconds: float) -> str:
 
 
 def open_progress(verbosity: int) -> Progress:
-    """The progress of a session on the standard output that it was started with; called before any test captures it.
-
-    Args:
-        verbosity: pytest's; below zero a line is not rewritten.
-    """
+    """Progress on the session's standard output, before any test captures that; rewrites lines unless ``-q``."""
     try:
         descriptor = os.dup(1)
     except OSError:  # it is closed

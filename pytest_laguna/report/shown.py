@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An attempt as the report shows it: only what verification has nothing against, and the gate's own analysis again."""
+"""An attempt for the report: verified files, and the gate's own analysis derived again."""
 
 from __future__ import annotations
 
@@ -16,17 +16,14 @@ from pytest_laguna.verify.verification import GateReport
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShownAttempt:
-    """What is shown of one attempt.
+    """Content of one verified attempt.
 
     Attributes:
-        report: what verification says.
-        directory: the attempt's.
         start: ``attempt.json``.
-        analysis: the verdict object, as it was derived again.
-        manifest: what lies in the attempt.
-        attempted: what its own analysis starts from.
+        analysis: the verdict object, derived again.
+        attempted: input of the experiment's analysis.
         derived: the analysis of its experiment, derived again; None without one, or if ``missing`` says why.
-        missing: the reason why there is no such analysis; empty if there is one, or none is expected.
+        missing: reason for a missing analysis; empty if there is one, or none is expected.
     """
 
     report: GateReport
@@ -40,20 +37,13 @@ class ShownAttempt:
 
     @property
     def own_directory(self) -> Path:
-        """Directory of the experiment's analysis and of the files that it follows from."""
+        """Directory of the experiment's analysis and its inputs."""
         assert self.derived is not None  # noqa: S101 - for the type; its callers have an analysis
         return self.directory / root.EVIDENCE / self.derived.experiment.row.directory
 
 
 def show_attempt(directory: Path, report: GateReport) -> ShownAttempt | None:
-    """Read an attempt that was verified.
-
-    Args:
-        directory: the attempt's.
-        report: what verification says of it.
-
-    Returns:
-        None where a rule of verification speaks against the attempt: nothing that lies there is shown then.
+    """Read a verified attempt; None if verification has a finding against it, so that nothing of it is shown.
 
     Raises:
         UnusableEvidenceError: a file changed since it was verified.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the report looks: one style sheet inside the file, in light and in dark.
+"""Style sheet of the report, for light and dark.
 
-Colours of series keep apart for eyes that do not tell red from green; none of them carries a meaning alone. Source of
-the series' hues: M. Okabe and K. Ito, Color Universal Design, 2008.
+Colours of series differ also for red-green colour blindness, and none carries a meaning alone. Source of the series'
+hues: M. Okabe and K. Ito, Color Universal Design, 2008.
 """
 
 from __future__ import annotations

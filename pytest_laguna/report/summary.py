@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a gate session in the terminal: a line for each clause, and what to do next."""
+"""End of a gate session in the terminal: a line for each clause, and the next step."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pytest_laguna.evidence.schemas import Analysis
 from pytest_laguna.verdict import Verdict
 
 _REASON = 160
-"""Letters of a reason in the table; the whole of it is in the report."""
+"""Letters of a reason in the table; the report has all of it."""
 
 
 def verdict_table(analysis: Analysis) -> Iterator[str]:
-    """Each clause with its verdict, its seconds and, where something speaks against it, the first reason."""
+    """Each clause with its verdict, its seconds and the first reason, if it did not pass."""
     width = max((len(result.clause) for result in analysis.clauses), default=0)
     for result in analysis.clauses:
         reason = printable(result.reason)
@@ -23,9 +23,7 @@ def verdict_table(analysis: Analysis) -> Iterator[str]:
 
 
 def advice(verdict: Verdict) -> str:
-    """What an attempt that did not pass allows."""
+    """Next step after an attempt without PASS."""
     if verdict.closes:
-        return (
-            "the campaign is closed on this lane: only a dated [[amendments]] entry in its file opens another attempt"
-        )
-    return "mend what the reason names, then run the same command again; the next receipt lists this attempt"
+        return "the campaign is closed on this lane; only a dated [[amendments]] entry in its file opens a new attempt"
+    return "fix the cause in the reason, then run the same command again; the next receipt lists this attempt"

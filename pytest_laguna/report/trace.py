@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An attempt's profiles as a trace that Perfetto and Chrome open: ranks are processes, segments are slices.
+"""Profiles of an attempt as a trace for Perfetto and Chrome: ranks are processes, segments are slices.
 
-The form is the Chrome trace-event format with complete events: times in microseconds, from the beginning of each
-profile. Ranks have clocks of their own, so their slices are not aligned, and a gap between two replays is not drawn.
+The form is the Chrome trace-event format with complete events, in microseconds from the beginning of each profile.
+Ranks have clocks of their own, so their slices are not aligned; a gap between two replays is not drawn.
 """
 
 from __future__ import annotations
@@ -31,23 +31,20 @@ _GRID = 2_048
 
 
 def trace(attempt: Path) -> JSON:
-    """Every replay profile and event profile of an attempt.
+    """Every replay profile and event profile of an attempt, in the object form of the trace-event format.
 
     Args:
         attempt: an attempt's directory, or a copy of it.
 
-    Returns:
-        The object form of the trace-event format.
-
     Raises:
         ValueError: the attempt has no profile.
         UnusableEvidenceError: a profile cannot be used.
-        NotProvenError: a profile is not there.
+        NotProvenError: a profile is missing.
     """
     evidence = attempt / root.EVIDENCE
     events = [*_event_profiles(evidence / event_analysis.DIRECTORY), *_replay_profiles(evidence / diagnostic.DIRECTORY)]
     if not events:
-        message = f"{attempt}: no replay profile and no event profile; expected an attempt of gate 2 that took one"
+        message = f"{attempt}: no replay profile and no event profile; expected an attempt at gate 2 with one"
         raise ValueError(message)
     return {
         "displayTimeUnit": "ns",
@@ -73,7 +70,7 @@ def _replay_profiles(directory: Path) -> Iterator[JSON]:
 
 
 def _replays(profile: RankProfile, thread: int, name: str) -> Iterator[JSON]:
-    """The replays of one rank, one after the other."""
+    """Replays of one rank, one after the other."""
     rank, kinds, begin = profile.header.rank, profile.header.kinds, 0
     yield from _thread(rank, thread, name)
     for number, sample in enumerate(profile.samples):
@@ -87,7 +84,7 @@ def _segments(
     rank: int, thread: int, begin: int, kinds: Sequence[SegmentKind], nanoseconds: Sequence[int]
 ) -> Iterator[JSON]:
     if len(kinds) != len(nanoseconds):
-        message = f"rank {rank}: {len(nanoseconds)} times for {len(kinds)} segments"
+        message = f"rank {rank}: seen {len(nanoseconds)} times; expected {len(kinds)}, one a segment"
         raise UnusableEvidenceError(message)
     starts = itertools.accumulate(nanoseconds, initial=begin)
     located = places(kinds)
@@ -110,15 +107,15 @@ def _slice(row: tuple[int, int], begin: int, duration: int, name: str, arguments
 
 
 def _microseconds(nanoseconds: int) -> float:
-    """As the format wants them: the next number that doubles hold exactly, less than a nanosecond away.
+    """Microseconds for the format: the next exact double, less than a nanosecond above.
 
-    A reader that cuts off what is no whole nanosecond comes to the right one, and one that adds a slice's duration to
-    its beginning to its neighbour's: else a slice would begin within the one before it, and be drawn as a part of it.
+    Truncation to nanoseconds then gives the right number, and start plus duration is exactly the next slice's start: a
+    slice beginning earlier would be drawn inside its neighbour.
     """
     return -(-nanoseconds * _GRID // _MICROSECOND) / _GRID
 
 
 def _thread(rank: int, thread: int, name: str) -> Iterator[JSON]:
-    """How a viewer calls a rank and what ran in it."""
+    """Names of a rank and of its run, for a viewer."""
     for kind, called in (("process_name", f"rank {rank}"), ("thread_name", name)):
         yield {"ph": "M", "pid": rank, "tid": thread, "name": kind, "args": {"name": called}}

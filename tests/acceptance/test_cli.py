@@ -233,9 +233,9 @@ def test_an_output_that_cannot_be_written_is_named_before_any_work(tmp_path: Pat
     for out, told in (
         ("there", "exists already; name a new file"),
         ("loop", "exists already; name a new file"),
-        ("nowhere/new", "nowhere); name a new file in one that is there"),
-        ("there/new", "there); name a new file in one that is there"),
-        ("x" * 300, "cannot be written (File name too long); name a new file in a directory that takes it"),
+        ("nowhere/new", "nowhere; name a new file in an existing one"),
+        ("there/new", "there; name a new file in an existing one"),
+        ("x" * 300, "cannot be written (File name too long); name a new file in a writable directory"),
     ):
         if len(out) < 300 or command in {"report", "verify"}:  # the attempt has neither a profile nor an analysis
             read = tmp_path / "sealed" if command in {"report", "verify"} else attempt

@@ -105,7 +105,7 @@ def test_a_laguna_command_runs(example: Example, root: Path, tmp_path: Path) -> 
     assert "Traceback" not in done.stderr
     assert done.returncode in MAY_SAY[name], done.stderr
     if done.returncode == 4:
-        assert re.search(r"has no analysis beside its journal|no replay profile and no event profile", done.stderr)
+        assert re.search(r"has no analysis of its own|no replay profile and no event profile", done.stderr)
 
 
 PYTEST = of("pytest")

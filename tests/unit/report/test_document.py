@@ -101,7 +101,7 @@ def test_a_proof_is_shown_with_what_was_observed(tmp_path: Path) -> None:
     content = report(tmp_path / "sealed", tmp_path / "report.html", 0)
     assert "<summary>shown</summary>" in content
     assert "&quot;seen&quot;: 1" in content
-    assert "What could not have been detected" in content
+    assert "Limits of this evidence" in content
 
 
 def test_the_same_root_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_where_it_may_not_be_written_nothing_is(tmp_path: Path, capsys: pytest.C
     there.write_text("mine")
     assert "inside" in refused(["report", str(sealed), "--out", str(sealed / "report.html")], capsys)
     assert "exists already" in refused(["report", str(sealed), "--out", str(there)], capsys)
-    assert "cannot be written" in refused(["report", str(sealed), "--out", str(tmp_path / "no" / "x.html")], capsys)
+    assert "no directory" in refused(["report", str(sealed), "--out", str(tmp_path / "no" / "x.html")], capsys)
     assert "not a directory" in refused(["report", str(tmp_path / "nowhere"), "--out", str(tmp_path / "x")], capsys)
     assert there.read_text() == "mine"
 

@@ -55,7 +55,7 @@ def test_a_diagnostic_is_shown_with_its_samples_and_what_they_could_not_tell(tmp
     lines = [*diagnostic.undetectable(own)]
     assert own.timing is not None
     assert len(lines) == len(own.timing) + 1
-    assert any(line.startswith("generation wall: too few values") for line in lines)
+    assert any(line.startswith("generation wall: minimum detectable effect unknown") for line in lines)
 
 
 def test_without_a_comparison_nothing_is_said_to_be_detectable(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_without_a_comparison_nothing_is_said_to_be_detectable(tmp_path: Path) -
     own = diagnostic_root.judged(tree, own_place(tmp_path, Diagnosis))
     assert own.timing is None
     assert [*diagnostic.undetectable(own)] == [
-        "No timing was compared: neither a saving nor a loss of time could have been seen."
+        "No timing was compared: a change of speed of any size would be invisible."
     ]
     words = plain(diagnostic.diagnostic_section(shown_attempt(tmp_path, own), own, Drawing()))
     assert "graph-candidate arms/graph-candidate/record.json: there is none" in words
@@ -79,7 +79,7 @@ def test_an_event_profile_has_each_rank_with_every_interval(tmp_path: Path) -> N
     assert f"The {len(event_root.KINDS)} intervals of one replay by rank" in words
     assert f"rank {own.selected.rank}, slowest" in html
     assert segments(html) == len(event_root.KINDS) * len(own.rank_total_ns)
-    assert "replay with events over without" in words
+    assert "slowdown of a replay by events" in words
     assert "Ranks have clocks of their own" in " ".join(events.undetectable(own))
 
 
@@ -89,7 +89,7 @@ def test_a_limit_that_is_just_missed_does_not_seem_kept(tmp_path: Path) -> None:
     missed = own.fitness_figures.model_copy(update={"slowdown": 1.10000004, "limit": 1.1})
     own = own.model_copy(update={"fitness_figures": missed})
     words = plain(events.events_section(shown_attempt(tmp_path, own), own, Drawing()))
-    assert "replay with events over without 1.10000004, limit 1.1" in words
+    assert "slowdown of a replay by events 1.10000004, limit 1.1" in words
 
 
 def endpoint_of(tmp_path: Path, *, blocks: int = 1) -> tuple[Path, EndpointAnalysis]:
@@ -132,7 +132,7 @@ def test_blocks_have_an_interval_and_a_power(tmp_path: Path) -> None:
     assert own.repetition is not None
     assert own.repetition.conclusion.value in plain(html)
     assert "block 2 (" in html
-    assert any(line.startswith("The probability that these blocks find") for line in endpoint.undetectable(own))
+    assert any(line.startswith("Power of these blocks") for line in endpoint.undetectable(own))
 
 
 def test_control_against_control_says_what_noise_is_promoted_and_what_is_lost_in_it(tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_control_against_control_says_what_noise_is_promoted_and_what_is_lost_in
     assert f"{own.whole_replay.detectable_percent:.2f} %" in words
     assert str(own.gates["whole_replay"]) in words
     lines = [*null.undetectable(own)]
-    assert lines[0].startswith("whole replay: 0.23 % is expected")
-    assert lines[-1].startswith("Starts of lane cpu")
+    assert lines[0].startswith("whole replay: minimum detectable effect")
+    assert lines[-1].startswith("The starts ran on lane cpu")
     near = own.whole_replay.model_copy(update={"detectable_percent": 0.2301, "effect_percent": 0.23})
     held = own.model_copy(update={"whole_replay": near})
     assert "0.2301 % 0.23 %" in plain(null.null_section(shown, held, Drawing()))

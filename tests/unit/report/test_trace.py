@@ -101,7 +101,7 @@ def test_what_has_no_profile_is_wrong_use(attempt: Path, tmp_path: Path, capsys:
     for arguments, reason in (
         ([str(attempt), "--out", str(tmp_path / "x.json")], "no replay profile and no event profile"),
         ([str(attempt), "--out", str(attempt / "x.json")], "which stays as it"),
-        ([str(tmp_path), "--out", str(tmp_path.parent / "x.json")], "has no attempt.json"),
+        ([str(tmp_path), "--out", str(tmp_path.parent / "x.json")], "no attempt.json"),
     ):
         with pytest.raises(SystemExit) as ended:
             cli.main(["trace", *arguments])

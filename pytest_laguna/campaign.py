@@ -39,7 +39,7 @@ ImportName = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[
 ProtocolFile = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*\.toml$")]
 GateNumber = Annotated[int, pydantic.Field(ge=1, le=3)]
 CompletionTokens = Annotated[int, pydantic.Field(ge=16, lt=MOST_PROFILE_SAMPLES)]
-"""Greedy tokens of an arm's one generation; its model holds no more, and the prompt takes at least one."""
+"""Greedy tokens of an arm's one generation, fewer than its model holds: the prompt takes at least one."""
 Layers = Annotated[int, pydantic.Field(ge=8, multiple_of=4)]
 """Layers of the generated target."""
 Folder = Annotated[str, pydantic.Field(pattern=r"^[/A-Za-z0-9_]")]
@@ -52,7 +52,7 @@ _NO_TOML = (tomllib.TOMLDecodeError, UnicodeDecodeError)
 
 
 class CampaignError(Exception):
-    """The campaign file cannot be run; the message is one line with the place of the defect."""
+    """An unusable campaign file; the message is one line with the place of the defect."""
 
 
 class Table(pydantic.BaseModel):
@@ -62,7 +62,7 @@ class Table(pydantic.BaseModel):
 
 
 class Preregistration(Table):
-    """The published text behind the campaign; ``sha256`` is its digest."""
+    """The published text behind the campaign, with its digest."""
 
     title: str
     date: datetime.date
@@ -70,7 +70,7 @@ class Preregistration(Table):
 
 
 class Amendment(Table):
-    """A dated change of the campaign and of its digest, made before the attempt under it."""
+    """A dated change of the campaign and of its digest, before the attempt under it."""
 
     date: datetime.date
     reason: str
@@ -93,7 +93,7 @@ class Candidate(Table):
     @pydantic.model_validator(mode="after")
     def _treats(self) -> Candidate:
         if self.control == self.treatment:
-            message = f"control and treatment are both {self.control!r}; expected a flag that tells the arms apart"
+            message = f"control and treatment are both {self.control!r}; expected two values"
             raise ValueError(message)
         return self
 
@@ -102,11 +102,11 @@ class Bounds(Table):
     """Bounds of a child process.
 
     Attributes:
-        deadline_seconds: from its start until it is ended.
-        settle_seconds: time for its leftovers to end by themselves.
-        interrupt_seconds: from the interrupt to the termination.
-        terminate_seconds: from there to the kill.
-        kill_seconds: from there until a process counts as a survivor.
+        deadline_seconds: from its start to its forced end.
+        settle_seconds: for its leftovers to end by themselves.
+        interrupt_seconds: from the interrupt to SIGTERM.
+        terminate_seconds: from SIGTERM to SIGKILL.
+        kill_seconds: from SIGKILL until a process counts as a survivor.
         memory_limit_bytes: of the child and everything below it.
     """
 
@@ -133,7 +133,6 @@ class GeneratedPair(Table):
 
     Attributes:
         width: factor of the hidden size; the function stays the same.
-        prompt: name of one of the pair's prompts.
     """
 
     generated: Literal["tiny-laguna"]
@@ -154,9 +153,9 @@ class LaneEngine(Table):
     """The engine of a lane, and its deciding rules.
 
     Attributes:
-        interpreter: the Python with the lane's vLLM, relative to the project; None for the one of pytest.
-        identical: pairs of arms whose tokens must be equal bit for bit; all others are reported. Between q1 and a
-            speculating arm upstream vLLM does not promise it. None of an event profile, whose arms must all equal q1.
+        interpreter: the Python with the lane's vLLM, relative to the project; None for pytest's own.
+        identical: pairs of arms with tokens equal bit for bit; all others are reported. Between q1 and a speculating
+            arm upstream vLLM does not promise it. Empty for an event profile, whose arms must all equal q1.
         protocol: gate 3's endpoint protocol, relative to the campaign's file; None if gate 3 has none yet.
     """
 
@@ -170,9 +169,7 @@ class LaneEngine(Table):
     @classmethod
     def _names_a_program(cls, interpreter: str | None) -> str | None:
         if interpreter is not None and PurePosixPath(interpreter).name in {"", ".."}:
-            message = (
-                f"{interpreter!r} names no program; expected a path, or no interpreter for the one that runs pytest"
-            )
+            message = f"{interpreter!r} names no program; expected a path, or no interpreter for pytest's own"
             raise ValueError(message)
         return interpreter
 
@@ -181,14 +178,14 @@ class LaneEngine(Table):
     def _two_arms(cls, pairs: list[tuple[Arm, Arm]]) -> list[tuple[Arm, Arm]]:
         for first, second in pairs:
             if first is second:
-                message = f"the pair of {first} with itself; expected two arms, since one is identical in any case"
+                message = f"pair of {first} and {second}; expected two arms: an arm cannot be paired with itself"
                 raise ValueError(message)
         return pairs
 
     @pydantic.field_validator("identical", mode="before")
     @classmethod
     def _from_toml(cls, value: Any) -> Any:
-        """TOML has neither tuples nor enumerations."""
+        """Turn lists into pairs and names into arms: TOML has neither tuples nor enumerations."""
         names = {arm.value: arm for arm in Arm}
         if isinstance(value, list) and all(isinstance(pair, list) for pair in value):
             return [tuple(names.get(name, name) for name in pair) for pair in value]
@@ -199,8 +196,7 @@ class LaneSettings(Table):
     """The settings of a lane.
 
     Attributes:
-        vllm: version of the classes that gate 1 tests and of the engine of gates 2 and 3.
-        bounds: of each arm in gates 2 and 3.
+        vllm: version for gate 1's classes and for the engine of gates 2 and 3.
         card: name of every leased card in its vendor's tool; None for any.
         storage: None for any disk.
         engine: of gates 2 and 3; None if they run no vLLM.
@@ -218,9 +214,7 @@ class LaneSettings(Table):
     def _known_version(self) -> LaneSettings:
         generated = self.engine is not None and isinstance(self.engine.model, GeneratedPair)
         if generated and self.vllm not in PAIR_VERSIONS:
-            message = (
-                f"vllm is {self.vllm!r}; expected one of {', '.join(PAIR_VERSIONS)}, which a generated pair is for"
-            )
+            message = f"vllm is {self.vllm!r}; expected one of {', '.join(PAIR_VERSIONS)} for a generated pair"
             raise ValueError(message)
         return self
 
@@ -234,7 +228,7 @@ class Diagnostic(Table):
     """The exact diagnostic of gate 2.
 
     Attributes:
-        samples: replays that each rank of both graph arms profiles; a replay yields at least one token.
+        samples: replays in the profile of each rank of both graph arms; a replay yields at least one token.
         collective_breaks: True if each all-reduce is a break of its own.
         acceptance_rate_difference: maximum difference of accepted / proposed between speculating arms.
         accepted_per_cycle: minimum of accepted tokens a draft cycle in every speculating arm.
@@ -254,7 +248,7 @@ class Diagnostic(Table):
     @classmethod
     def _each_once(cls, queries: list[int]) -> list[int]:
         if len(set(queries)) != len(queries):
-            message = f"{queries} names one twice; expected each number of queries once"
+            message = f"queries is {queries}; expected each number once"
             raise ValueError(message)
         return queries
 
@@ -270,7 +264,6 @@ class EventProfiling(Table):
     """The event profile of gate 2.
 
     Attributes:
-        collective_breaks: as in ``Diagnostic``.
         material_percent: minimum share of the largest category to dominate, above 50: of two categories the larger has
             half in any case.
         fitness: None without a trial of the instrument, as in the published campaign.
@@ -290,7 +283,7 @@ class GateRehearsal(Table):
     These values replace the lane's own: they are the shortening.
 
     Attributes:
-        opening: the test file whose clauses the rehearsal's own gate 1 keeps.
+        opening: the test file of the clauses in the rehearsal's own gate 1.
         cards: process slots, one a rank.
         protocol: gate 3's endpoint protocol, relative to the campaign's file; None without a gate 3.
         seconds: bound of all sessions together.
@@ -312,11 +305,9 @@ class EngineRehearsal(Table):
     """The engine run of gate 1, always on a CPU.
 
     Attributes:
-        prompt: name of one of the pair's prompts.
         graphs: graph segments of the target's capture, per rank.
         breaks: eager boundaries of the target's capture, per rank.
         target_layers: attention layers of the target, each with one view state.
-        bounds: of each arm.
         gates: None without a device lane.
     """
 
@@ -342,7 +333,6 @@ class Campaign(Table):
         rehearsal: None if gate 1 runs no engine.
         diagnostic: None if gate 2 is something else.
         event_profile: None likewise.
-        amendments: since the preregistration.
     """
 
     campaign_schema: Annotated[Literal["pytest-laguna-campaign-v1"], pydantic.Field(alias="schema")]
@@ -367,20 +357,20 @@ class Campaign(Table):
             message = f"gates is {self.gates}; expected 1, 2, ... without a gap"
             raise ValueError(message)
         if self.diagnostic is not None and self.event_profile is not None:
-            raise ValueError("tables diagnostic and event_profile; expected one of them: gate 2 is one thing")
+            raise ValueError("tables diagnostic and event_profile; expected one of them, for gate 2")
         for gate, clauses in self.clauses.items():
             if int(gate) not in self.gates:
-                message = f"clauses.{gate} belongs to a gate that gates does not declare"
+                message = f"clauses.{gate}: no such gate; expected one of gates, {self.gates}"
                 raise ValueError(message)
             if len(set(clauses.values())) != len(clauses):
                 message = f"clauses.{gate} names a test twice; expected one test a clause"
                 raise ValueError(message)
         if self._on_devices and (self.rehearsal is None or self.rehearsal.gates is None):
-            raise ValueError("no table rehearsal.gates; expected one: what runs on devices is rehearsed in gate 1")
+            raise ValueError("no table rehearsal.gates; expected one: gate 1 rehearses gates on devices")
         for number in self.gates:
             missing = [clause for clause in self._judged_clauses(number) if clause not in self.gate_clauses(number)]
             if missing:
-                message = f"clauses.{number} lacks {', '.join(missing)}; expected each clause that its analysis judges"
+                message = f"clauses.{number} lacks {', '.join(missing)}; expected each clause of the gate's analysis"
                 raise ValueError(message)
         return self
 
@@ -407,14 +397,14 @@ class Campaign(Table):
         told = sorted({"decides", "identical"} & engine.model_fields_set)
         if self.event_profile is not None:
             if told:
-                message = f"{where}.{told[0]}: expected none: every arm of an event profile must equal q1"
+                message = f"{where}.{told[0]}: seen in an event profile; expected none: each of its arms must equal q1"
                 raise ValueError(message)
             return
         if "decides" not in told:
-            message = f"{where}: nothing decides; expected decides, 'exactness' or 'exactness+timing'"
+            message = f"{where}: no decides; expected 'exactness' or 'exactness+timing'"
             raise ValueError(message)
         if lane == "cpu" and engine.decides != "exactness":
-            message = f"{where}.decides: {engine.decides}; expected 'exactness': time on a CPU says nothing of a card"
+            message = f"{where}.decides: {engine.decides}; expected 'exactness': times of a CPU do not predict a card's"
             raise ValueError(message)
         required = {Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE}
         if not any(set(pair) == required for pair in engine.identical):
@@ -428,9 +418,9 @@ class Campaign(Table):
         return any(lane != "cpu" and settings.engine is not None for lane, settings in self.lanes.items())
 
     def _judged_clauses(self, gate: int) -> tuple[str, ...]:
-        """Return the clauses of a gate's own analysis; a campaign may add clauses, and drops none.
+        """Return the clauses of a gate's own analysis; a campaign may add clauses, but drop none.
 
-        Gates on devices are rehearsed in gate 1, and a comparison of candidate and control is held against noise there.
+        Gate 1 rehearses gates on devices, and there compares a candidate and a control with noise.
         """
         if gate == 1 and self._on_devices:
             return REHEARSAL_CLAUSES if self.diagnostic is not None else REHEARSAL_CLAUSES[:1]
@@ -438,7 +428,7 @@ class Campaign(Table):
         return tuple(dict.fromkeys(clause for row in rows for clause in row.clauses))
 
     def protocol_of(self, lane: str) -> str | None:
-        """Name of the endpoint protocol of a lane, or None."""
+        """Name of a lane's endpoint protocol, or None."""
         engine = self.lane_settings(lane).engine
         return None if engine is None else engine.protocol
 
@@ -458,11 +448,11 @@ class Campaign(Table):
         for name, settings in self.lanes.items():
             if name == lane:
                 return settings
-        message = f"campaign {self.name} has no lane {lane}; it has {', '.join(self.lanes)}"
+        message = f"campaign {self.name}: no lane {lane}; expected one of {', '.join(self.lanes)}"
         raise UnusableEvidenceError(message)
 
     def folders(self, lane: str) -> list[str]:
-        """Return the folders of a lane's target and draft, as the campaign names them; none for a generated pair."""
+        """Return the folders of a lane's target and draft by the campaign's names; none for a generated pair."""
         engine = self.lane_settings(lane).engine
         model = None if engine is None else engine.model
         return [model.target, model.draft] if isinstance(model, ModelFolders) else []
@@ -488,7 +478,7 @@ def parse_campaign(content: bytes, name: str) -> Campaign:
 
     Args:
         content: the file's bytes.
-        name: what an error calls the file.
+        name: name of the file in errors.
 
     Raises:
         CampaignError: not UTF-8, not TOML (a doubled key), nested too deeply, an unknown, missing or mistyped key (the
@@ -500,7 +490,7 @@ def parse_campaign(content: bytes, name: str) -> Campaign:
     except pydantic.ValidationError as error:
         raise CampaignError(f"{name}: {first_defect(error, 'campaign')}") from error
     except RecursionError as error:
-        message = f"{name}: nested too deeply to be read; expected the tables of a campaign"
+        message = f"{name}: nested too deeply; expected the tables of a campaign"
         raise CampaignError(message) from error
     except (ValueError, UnusableEvidenceError) as error:
         reason = " ".join(str(error).split())

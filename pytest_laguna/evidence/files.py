@@ -20,16 +20,16 @@ PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
 
 NESTING_LIMIT = 100
-"""How many lists and objects may lie in one another; every JSON reader of the suite can read that back."""
+"""Maximum depth of nested lists and objects, within reach of every JSON reader of the suite."""
 SIZE_LIMIT = 64 * 1024 * 1024
-"""Largest file that is read where no smaller limit is given, in bytes."""
+"""Largest file to read without a smaller limit, in bytes."""
 _TAIL_BYTES = 4096
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Write a file that must not exist yet, and have it on the disk when this returns.
+    """Write a file that must not exist yet, and flush it to the disk.
 
-    The file gets its name when it is complete: whoever is killed while writing leaves none, and no half of one.
+    The file gets its name only when it is complete: a process killed while it writes leaves no file and no part of one.
 
     Raises:
         FileExistsError: ``path`` exists; evidence is never overwritten.
@@ -48,7 +48,7 @@ def write_new(path: Path, content: bytes) -> None:
             unnamed.unlink()
         sync_directory(path.parent)
     except OSError:
-        if named:  # a name that may be gone after a crash is none
+        if named:  # the name might not survive a crash
             path.unlink()
         raise
 
@@ -62,7 +62,7 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Flush a directory's entries, so that a new name outlives a crash."""
+    """Flush a directory's entries: a new name then survives a crash."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -71,7 +71,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sha256_file(path: Path) -> str:
-    """The SHA-256 of a regular file's bytes, as 64 hexadecimal digits; never through a symbolic link.
+    """Return the SHA-256 of a regular file as 64 hexadecimal digits; never follow a symbolic link.
 
     Raises:
         OSError: missing, unreadable, or not a regular file.
@@ -81,7 +81,7 @@ def sha256_file(path: Path) -> str:
 
 
 def _open_regular(path: Path) -> io.BufferedReader:
-    """Open a file for reading; a pipe or a device, which could hold us for ever, is refused without waiting for it."""
+    """Open a file for reading; refuse a pipe or a device at once, without an endless wait."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -90,16 +90,16 @@ def _open_regular(path: Path) -> io.BufferedReader:
 
 
 def sha256_bytes(content: bytes) -> str:
-    """The SHA-256 of bytes, as 64 hexadecimal digits."""
+    """SHA-256 of bytes as 64 hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
 def canonical_json(value: JSON, *, nesting: int = NESTING_LIMIT) -> bytes:
-    """RFC 8785 JSON: one byte sequence for one value.
+    """Return RFC 8785 JSON: one byte sequence for one value.
 
     Args:
-        value: what is written.
-        nesting: how many lists and objects may lie in one another; less than the limit for what is written as a part.
+        value: any JSON value.
+        nesting: maximum depth of nested lists and objects; less than the limit for a part of a larger value.
 
     Raises:
         UnusableEvidenceError: the value has no such form (NaN, an infinity, an integer beyond 2**53, a lone surrogate),
@@ -114,7 +114,7 @@ def canonical_json(value: JSON, *, nesting: int = NESTING_LIMIT) -> bytes:
 
 
 def _check_nesting(value: JSON, limit: int) -> None:
-    """Refuse deep values level by level: a recursion would itself end at a depth that depends on who calls."""
+    """Refuse deep values level by level: the depth limit of a recursion would depend on its caller."""
     level = [value]
     for _ in range(limit + 1):
         containers = [outer for outer in level if isinstance(outer, dict | list | tuple)]
@@ -123,21 +123,21 @@ def _check_nesting(value: JSON, limit: int) -> None:
         level = [
             inner for outer in containers for inner in (outer.values() if isinstance(outer, dict) else iter(outer))
         ]
-    message = f"cannot be written as JSON: nested deeper than {limit} levels; expected what every reader can read"
+    message = f"cannot be written as JSON: nested deeper than {limit} levels; expected at most {limit}"
     raise UnusableEvidenceError(message)
 
 
 def digest_of(value: JSON) -> str:
-    """The SHA-256 of a value's canonical JSON."""
+    """SHA-256 of a value's canonical JSON."""
     return sha256_bytes(canonical_json(value))
 
 
 def read_canonical_json(path: Path, *, limit: int = SIZE_LIMIT) -> JSON:
-    """Read a JSON file that we wrote; any other spelling of the same value (a doubled key, a space) is refused.
+    """Read a JSON file of ours; refuse any other spelling of the same value (a doubled key, a space).
 
     Args:
         path: the file.
-        limit: the largest size in bytes that is read.
+        limit: maximum size in bytes.
 
     Raises:
         UnusableEvidenceError: the file is missing, unreadable, too large, not JSON, or not in canonical form.
@@ -151,7 +151,7 @@ def read_canonical_json(path: Path, *, limit: int = SIZE_LIMIT) -> JSON:
 
 
 def parse_json(content: bytes, name: str) -> JSON:
-    """Parse JSON text; ``name`` is what an error calls it.
+    """Parse JSON text; errors call it ``name``.
 
     Raises:
         UnusableEvidenceError: it is not UTF-8 or not JSON.
@@ -165,7 +165,7 @@ def parse_json(content: bytes, name: str) -> JSON:
 
 
 def read_bytes(path: Path, *, limit: int) -> bytes:
-    """Read a regular file of at most ``limit`` bytes, never through a symbolic link.
+    """Read a regular file of at most ``limit`` bytes; never follow a symbolic link.
 
     Raises:
         UnusableEvidenceError: missing, unreadable, not a regular file, or larger than ``limit``.
@@ -183,7 +183,7 @@ def read_bytes(path: Path, *, limit: int) -> bytes:
 
 
 def read_tail(path: Path) -> list[str]:
-    """The last lines of a log, at most 4 KiB of it; none where there is no such file."""
+    """Return the last lines of a log, at most 4 KiB; none without a log."""
     try:
         with _open_regular(path) as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL_BYTES))
@@ -193,7 +193,7 @@ def read_tail(path: Path) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """Text for a terminal: control and format characters, which could change what is shown, become escapes."""
+    """Return text for a terminal: control and format characters become escapes."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
     )

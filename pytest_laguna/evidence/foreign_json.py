@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON that other tools print: not canonical, so the parser itself refuses what has no single meaning."""
+"""JSON of other tools: not canonical, so the parser refuses ambiguous text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 
 def parse_foreign_json(text: str, name: str) -> JSON:
-    """Parse what a tool printed; ``name`` is what an error calls it.
+    """Parse a tool's output; errors call it ``name``.
 
     Raises:
         UnusableEvidenceError: it is not JSON, an object has a key twice, or a number is not finite.
@@ -21,7 +21,7 @@ def parse_foreign_json(text: str, name: str) -> JSON:
             text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite_float
         )
     except (ValueError, RecursionError) as error:
-        message = f"{name}: not strict JSON ({error}); expected the output of the tool as it printed it"
+        message = f"{name}: not strict JSON ({error}); expected the tool's own output"
         raise UnusableEvidenceError(message) from error
     return value
 
@@ -35,7 +35,7 @@ def _unique(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
 
 
 def _refuse_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")
 
 
 def _finite_float(text: str) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks git about a directory, untouched by the variables and the language of whoever runs us."""
+"""Asks git about a directory, independent of the caller's variables and language."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ DEADLINE_SECONDS = 30.0
 
 
 def git(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str] | None:
-    """Run git in a directory; None when there is no git.
+    """Run git in a directory; return None if there is no git.
 
-    Variables such as ``GIT_DIR`` would make it answer for another repository, so they are taken away.
+    Variables such as ``GIT_DIR`` would make it answer for another repository, so it gets none of them.
 
     Raises:
         OSError: git gave no answer in time.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal of an attempt: one canonical JSON line an event, each bound to the one before it.
+"""The journal of an attempt: one canonical JSON line an event, bound to the line before it.
 
-It is what a session that is killed leaves behind, which a JUnit file, written at the end, is not.
+It survives a killed session; a JUnit file, written at the end, does not.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ class Event(pydantic.BaseModel):
         sequence: 0, 1, 2, ... without a gap.
         previous: SHA-256 of the line before, without its newline; of ``attempt.json`` for the first.
         time: UTC, ISO 8601 with microseconds.
-        kind: what happened.
-        data: what belongs to it.
     """
 
     model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -50,13 +48,12 @@ class Event(pydantic.BaseModel):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _State:
-    """Where a journal stands; replaced as a whole, so that an interrupt sees the old one or the new one.
+    """State of a journal, replaced as a whole: an interrupt sees the old one or the new one.
 
     Attributes:
         sequence: of the next event.
-        head: SHA-256 of the last line.
-        size: the file's, in bytes, up to the last line.
-        pending: a line with its newline that is being written behind it.
+        size: of the file up to the last line, in bytes.
+        pending: a line with its newline, begun behind the last one.
     """
 
     sequence: int
@@ -69,9 +66,9 @@ class Journal:
     """Appends events, from any thread; each is on the disk before ``append`` returns.
 
     An exception out of a signal handler may end ``append`` anywhere. Blocking signals would not prevent it: another
-    thread may take one, and Python then still runs the handler in the main thread. So what was begun is kept, and the
-    next ``append`` first writes what the file shows to be missing of it. Every line is also kept in memory: a test that
-    replaces the file, with a good chain even, loses nothing.
+    thread may take one, and Python then still runs the handler in the main thread. So the journal keeps an unfinished
+    line, and the next ``append`` first completes it in the file. It also keeps every line in memory: a test may
+    replace the file, even with a good chain, and nothing is lost.
     """
 
     def __init__(self, path: Path, first_previous: str) -> None:
@@ -118,10 +115,10 @@ class Journal:
         self._state = _State(state.sequence + 1, head, state.size + len(state.pending))
 
     def is_as_written(self) -> bool:
-        """Whether the file of the journal's name still is the journal: the same file, with what was written to it.
+        """True if the file of the journal's name is still the same file with the same content.
 
         Raises:
-            OSError: what was begun could not be written.
+            OSError: an unfinished line could not be completed.
         """
         with self._lock:
             self._write_pending()
@@ -133,10 +130,10 @@ class Journal:
                 return False
 
     def write_again(self, aside: Path) -> None:
-        """Put the journal back in its place.
+        """Restore the journal at its path.
 
         Args:
-            aside: where what lies there goes, if anything does.
+            aside: new path of any file now in its place.
 
         Raises:
             OSError: one of them could not be written.
@@ -149,7 +146,7 @@ class Journal:
             self._descriptor = os.open(self._path, _APPEND)
 
     def close(self) -> None:
-        """Close the file; nothing may be appended afterwards."""
+        """Close the file, for good."""
         os.close(self._descriptor)
 
 
@@ -170,7 +167,7 @@ def journal_head(path: Path) -> str:
 def _events(content: bytes, previous: str) -> Iterator[Event]:
     lines = content.split(b"\n")
     if lines.pop() != b"":
-        message = f"journal.jsonl line {len(lines) + 1}: cut off; expected a newline at the end of every event"
+        message = f"journal.jsonl line {len(lines) + 1}: cut off; expected a newline after every event"
         raise UnusableEvidenceError(message)
     for index, line in enumerate(lines):
         where = f"journal.jsonl line {index + 1}"
@@ -178,10 +175,10 @@ def _events(content: bytes, previous: str) -> Iterator[Event]:
         try:
             event = Event.model_validate(value)
         except pydantic.ValidationError as error:
-            message = f"{where}: not an event ({error.error_count()} fields are wrong)"
+            message = f"{where}: not an event: seen {error.error_count()} wrong fields; expected none"
             raise UnusableEvidenceError(message) from error
         if files.canonical_json(value) != line:
-            message = f"{where}: not in canonical form; expected the line as it was written"
+            message = f"{where}: not in canonical form; expected RFC 8785 JSON"
             raise UnusableEvidenceError(message)
         if event.sequence != index or event.previous != previous:
             message = f"{where}: the chain is broken; expected sequence {index} after {previous[:12]}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads evidence that may be absent: a file, a directory of files, or a run becomes its content or a ``Missing``.
+"""Reader of absent and present evidence: each file, directory of files, or run becomes its content or a ``Missing``.
 
-The names of the files and directories that several experiments write are here too.
+The shared names of files and directories of several experiments are here too.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ CONFIG_LIMIT = 1024 * 1024
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Missing:
-    """The reason why a piece of evidence is absent (NOT_PROVEN) or cannot be used (VOID).
+    """An absent (NOT_PROVEN) or unusable (VOID) piece of evidence.
 
     Attributes:
-        verdict: which of the two.
-        reason: one line that begins with the file's place.
+        reason: one line, beginning with the file's place.
         told: True if the run itself gave the reason; otherwise the cause lies before the run.
     """
 
@@ -56,7 +55,7 @@ class Missing:
 
 
 class Failure(Schema):
-    """``failure.json``: why a run left no record."""
+    """``failure.json``: the reason for a missing record."""
 
     reason: str
 
@@ -70,9 +69,6 @@ class RunEvidence(Generic[Request_co, Record_co]):
     """The files of one arm or one packet.
 
     Attributes:
-        request: the run's input.
-        record: the run's output.
-        process: how its process ended.
         idle: state of its cards afterwards.
         host: state of the host around it.
         stacks: stacks of its ranks shortly before it was ended.
@@ -99,12 +95,12 @@ def present(piece: Content | Missing) -> Content:
 
 
 def usable(piece: Content | Missing) -> Content | Missing:
-    """Return a piece that may be absent; raises UnusableEvidenceError if it is there and cannot be used."""
+    """Return a piece, present or absent; raises UnusableEvidenceError for an unusable one."""
     return present(piece) if isinstance(piece, Missing) and piece.verdict is Verdict.VOID else piece
 
 
 def whole(pieces: Mapping[Name, Content | Missing]) -> dict[Name, Content]:
-    """Return the pieces that are present and can be used."""
+    """Return the pieces with content."""
     return {name: piece for name, piece in pieces.items() if not isinstance(piece, Missing)}
 
 
@@ -112,7 +108,7 @@ def read_as(directory: Path, place: str, read: Callable[[Path], Content]) -> Con
     """Read one file.
 
     Args:
-        directory: where ``place`` starts.
+        directory: base of ``place``.
         place: of the file; reasons begin with it.
         read: returns the content of a path, or raises UnusableEvidenceError.
     """
@@ -148,7 +144,7 @@ def read_run(directory: Path, place: str, request: type[Request], record: type[R
 
 
 def _failure(directory: Path, place: str) -> Missing | None:
-    """The reason in place of a record; neither can be used if both are there."""
+    """Return the reason in place of a record; a record beside a reason makes both unusable."""
     failure = read_piece(directory, f"{place}/{FAILURE}", Failure)
     if isinstance(failure, Missing):
         return failure if failure.verdict is Verdict.VOID else None
@@ -158,14 +154,14 @@ def _failure(directory: Path, place: str) -> Missing | None:
 
 
 def read_stacks(directory: Path) -> Stacks:
-    """Read the stack of every rank of the run in ``directory``; empty files are left out."""
+    """Read the stack of every rank of the run in ``directory``, without those of empty files."""
     names = [path.name for path in stack_files(directory)]
     found = {int(name.split("-")[1]): read_as(directory, name, read_stack) for name in names}
     return {rank: stack for rank, stack in found.items() if stack}
 
 
 def read_identity(directory: Path) -> DiagnosticIdentity:
-    """Read the identity of the engine that ran; raises UnusableEvidenceError if it is absent or cannot be used."""
+    """Read the identity of the engine; raises UnusableEvidenceError if it is absent or unusable."""
     return read_model(directory / IDENTITY, DiagnosticIdentity)
 
 
@@ -179,7 +175,7 @@ def read_config(path: Path) -> dict[str, JSON]:
 
 
 def digests_in(directory: Path, places: Iterable[str], limit: int = files.SIZE_LIMIT) -> dict[str, str]:
-    """SHA-256 by place of every file that can be read and has at most ``limit`` bytes."""
+    """SHA-256 by place of every readable file of at most ``limit`` bytes."""
 
     def digest(path: Path) -> str:
         return files.sha256_bytes(files.read_bytes(path, limit=limit))
@@ -196,7 +192,7 @@ def names_in(directory: Path) -> list[str]:
 
 
 def _is_there(path: Path) -> bool:
-    """True if a file has this name, or if that cannot be told: reading then refuses it."""
+    """True if a file has this name, or if that is unknown: a read then refuses it."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):

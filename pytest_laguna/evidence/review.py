@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two records between gate 1 and a card: what was frozen, and who else has reviewed exactly that.
+"""The two records between gate 1 and a card: the frozen campaign, and another person's review of exactly this.
 
 Both lie beside the campaign, ``<campaign>.frozen.json`` and ``<campaign>.review.json``. Gate 2 of a device lane keeps
 copies of them in its evidence.
@@ -18,7 +18,7 @@ from pytest_laguna.evidence import files
 from pytest_laguna.evidence.schemas import Identity, Schema, Sha256, read_model
 
 DIRECTORY = "review"
-"""Below the attempt's ``evidence``, with the copies."""
+"""Place of the copies below the attempt's ``evidence``."""
 FROZEN = "frozen.json"
 REVIEW = "review.json"
 
@@ -26,20 +26,16 @@ Name = Annotated[str, pydantic.Field(min_length=1, max_length=200, pattern=r"^\S
 
 
 class FrozenCampaign(Schema):
-    """What a campaign is, down to the bytes, on the day on which it is frozen.
+    """A campaign, down to the bytes, on the day of its freezing.
 
     Attributes:
-        campaign_name: the campaign's.
-        identity: the digests that tie its gates together.
-        preregistration: digest of the text that it carries out.
-        commit: that was checked out, without a change.
-        tree: of that commit.
-        authors: names and addresses of its author and its committer; none of them may review it.
+        commit: the checked-out one, without a change.
+        authors: names and addresses of the commit's author and committer; none of them may review it.
         candidate: its sources, by path.
-        harness: what judges, by path.
+        harness: the judging code, by path.
         data: the other files of this package, such as weights, suites and teachers, by path.
-        protocols: the endpoint protocols that are there already, by path.
-        models: the files of the models that are there and not generated, by folder.
+        protocols: the existing endpoint protocols, by path.
+        models: the files of existing models, but for generated ones, by folder.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-frozen-v1"], pydantic.Field(alias="schema")] = (
@@ -59,11 +55,11 @@ class FrozenCampaign(Schema):
 
     @property
     def sha256(self) -> str:
-        """Digest of the record: what a review is about."""
+        """Digest of the record, named by its review."""
         return files.digest_of(self.canonical())
 
     def is_by(self, reviewer: str) -> bool:
-        """Whether a name or address is one of its authors', however it is spaced and capitalised."""
+        """True if a name or address is one of its authors', regardless of spaces and capitals."""
         return _plain(reviewer) in map(_plain, self.authors)
 
 
@@ -72,12 +68,7 @@ def _plain(name: str) -> str:
 
 
 class Review(Schema):
-    """That somebody else has read what was frozen and lets it run on cards.
-
-    Attributes:
-        reviewer: who.
-        frozen: digest of the record of what was frozen.
-    """
+    """Approval by another person: the frozen campaign may run on cards."""
 
     file_schema: Annotated[Literal["pytest-laguna-review-v1"], pydantic.Field(alias="schema")] = (
         "pytest-laguna-review-v1"
@@ -88,7 +79,7 @@ class Review(Schema):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reviewed:
-    """Both records; None for one that is not there."""
+    """Both records, each None if absent."""
 
     frozen: FrozenCampaign | None
     review: Review | None
@@ -98,7 +89,7 @@ def read_reviewed(frozen: Path, review: Path) -> Reviewed:
     """Read both records.
 
     Raises:
-        UnusableEvidenceError: one of them is there and not of its form.
+        UnusableEvidenceError: one of them exists and is not of its form.
     """
     return Reviewed(
         read_model(frozen, FrozenCampaign) if os.path.lexists(frozen) else None,

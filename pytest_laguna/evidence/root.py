@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sealed root: where attempts lie, how one is opened, listed, sealed and compared with its manifest.
+"""The sealed root: the place of all attempts, and how one is opened, listed, sealed and compared with its manifest.
 
-``<sealed-root>/<campaign>/<lane>/gate<N>/<attempt>/``. Modes prevent accidents, digests prove: everything is hashed
-again on reading, and a lost mode never changes a verdict.
+``<sealed-root>/<campaign>/<lane>/gate<N>/<attempt>/``. Modes prevent accidents, digests prove: every read hashes
+everything again, and a lost mode never changes a verdict.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GATES = ("gate1", "gate2", "gate3")
 
 _ATTEMPT_NAME = re.compile(r"(?!0000)[0-9]{4}")
 
-# One name for each kind of file in an attempt: a pattern may ignore some of them only.
+# One name for each kind of file in an attempt: a pattern may ignore only some of them.
 _PROBES = tuple(
     f"campaign/cpu/gate1/0001/{name}"
     for name in (
@@ -54,11 +54,11 @@ _PROBES = tuple(
 
 
 class RootError(Exception):
-    """The sealed root cannot be used: one line that says why and what to do."""
+    """The sealed root cannot be used; one line with the reason and the remedy."""
 
 
 def check_root(path: Path) -> None:
-    """Refuse a place that evidence must not go to.
+    """Refuse an unsuitable place for evidence.
 
     Args:
         path: an absolute path; it may not exist yet.
@@ -75,15 +75,15 @@ def check_root(path: Path) -> None:
         _check_directory(path, where)
         _check_ignored(path)
     except OSError as error:
-        message = f"{where}: cannot be looked at ({error.strerror}); choose a directory of its own"
+        message = f"{where}: cannot be read ({error.strerror}); choose a directory of its own"
         raise RootError(message) from error
 
 
 def check_tree(sealed_root: Path, lane_directory: Path) -> None:
-    """Refuse what evidence must not go through: the campaign's, the lane's and the gates' directories, if they exist.
+    """Refuse unsuitable directories of the campaign, the lane and the gates, if they exist.
 
     Args:
-        sealed_root: as ``check_root`` takes it.
+        sealed_root: as for ``check_root``.
         lane_directory: ``<sealed-root>/<campaign>/<lane>``.
 
     Raises:
@@ -94,12 +94,12 @@ def check_tree(sealed_root: Path, lane_directory: Path) -> None:
         try:
             _check_directory(directory, where)
         except OSError as error:
-            message = f"{where}: cannot be looked at ({error.strerror}); name another root with --sealed-root"
+            message = f"{where}: cannot be read ({error.strerror}); name another root with --sealed-root"
             raise RootError(message) from error
 
 
 def _check_directory(path: Path, where: str) -> None:
-    """Refuse anything but a directory that is the user's own and nobody else's; nothing at all is well."""
+    """Require a directory of the user, closed to others; an absent one is well."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -112,8 +112,8 @@ def _check_directory(path: Path, where: str) -> None:
         message = f"{where}: owned by user {status.st_uid}; expected {os.geteuid()}, who runs the gate"
         raise RootError(message)
     if mode & 0o077:
-        # Not "chmod": it may be a home or a project, and what is shared there must not be closed for a gate.
-        message = f"{where}: mode {mode:04o} lets others in; expected 0700: choose a directory of its own for evidence"
+        # Not "chmod": it may be a home or a project, and a gate must not close a shared directory.
+        message = f"{where}: mode {mode:04o} lets others in; expected 0700; choose a directory of its own for evidence"
         raise RootError(message)
 
 
@@ -126,7 +126,7 @@ def _check_ignored(path: Path) -> None:
         return  # no git, no checkout whose tree could become dirty
     if inside.returncode != 0:
         reason = " ".join(inside.stderr.split())
-        message = f"sealed root {path}: git cannot say whether it is inside a checkout ({reason}); mend or move it"
+        message = f"sealed root {path}: git cannot say whether it is inside a checkout ({reason}); fix git or move it"
         raise RootError(message)
     if inside.stdout.strip() != "true":
         return  # inside a bare repository or a .git directory
@@ -138,7 +138,7 @@ def _check_ignored(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Create a private directory that may exist, and its parents, durably."""
+    """Create a private directory and its parents durably; existing ones stay."""
     if path.is_dir():
         return
     make_directory(path.parent)
@@ -147,9 +147,9 @@ def make_directory(path: Path) -> None:
 
 
 def lock(directory: Path) -> int:
-    """Take the exclusive hold on a campaign's lane for the life of this process; returns the descriptor that holds it.
+    """Lock a campaign's lane for the life of this process; return the descriptor of the lock.
 
-    The kernel drops it when the process dies, however it dies.
+    The kernel drops the lock with the process, however it dies.
 
     Raises:
         RootError: another gate session holds it.
@@ -159,13 +159,13 @@ def lock(directory: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
-        message = f"{directory}: another gate session is at work there; wait for it to end, then run again"
+        message = f"{directory}: another gate session runs there; wait for its end, then run again"
         raise RootError(message) from error
     return descriptor
 
 
 def attempt_numbers(gate_directory: Path) -> list[int]:
-    """The numbers of a gate's attempts, ascending; empty when the gate has none.
+    """Return the numbers of a gate's attempts, ascending; none without an attempt.
 
     Raises:
         UnusableEvidenceError: something else lies there, or it cannot be listed.
@@ -190,7 +190,7 @@ def attempt_numbers(gate_directory: Path) -> list[int]:
 
 
 def attempt_directory(gate_directory: Path, number: int) -> Path:
-    """The directory of an attempt."""
+    """Directory of an attempt."""
     return gate_directory / f"{number:04d}"
 
 
@@ -205,7 +205,7 @@ def open_attempt(gate_directory: Path, number: int) -> Path:
     try:
         directory.mkdir(mode=files.PRIVATE_DIRECTORY)
     except FileExistsError as error:
-        message = f"{directory}: exists already; attempts are never reused: run again"
+        message = f"{directory}: exists already; expected a new attempt; run again"
         raise RootError(message) from error
     files.sync_directory(gate_directory)
     (directory / EVIDENCE).mkdir(mode=files.PRIVATE_DIRECTORY)
@@ -222,7 +222,7 @@ def take_manifest(directory: Path) -> Manifest:
 
 
 def sealed_part(tree: Manifest) -> Manifest:
-    """Of everything in an attempt what its manifest lists: the manifest and the receipt are written after it."""
+    """Return the tree without the manifest and the receipt, both written after it."""
     return Manifest(entries=[entry for entry in tree.entries if entry.path not in {MANIFEST, RECEIPT}])
 
 
@@ -230,8 +230,8 @@ def take_tree(directory: Path) -> Manifest:
     """List and hash everything in an attempt, on all cores.
 
     Raises:
-        UnusableEvidenceError: a symbolic link, a device or anything else that is neither file nor directory, a name
-            that is not UTF-8, or a file or directory that cannot be read; it is named.
+        UnusableEvidenceError: neither file nor directory (a symbolic link, a device), a name outside UTF-8, or an
+            unreadable file or directory; it is named.
     """
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # hashing leaves the interpreter's lock
         return Manifest(entries=list(pool.map(lambda found: _entry(directory, *found), _below(directory))))
@@ -248,7 +248,7 @@ def _entry(directory: Path, path: Path, mode: int) -> Entry:
 
 
 def file_names(directory: Path) -> list[str]:
-    """The paths of an attempt's files, relative to its directory, in their order.
+    """Return the sorted paths of an attempt's files, relative to its directory.
 
     Raises:
         UnusableEvidenceError: a directory cannot be read, or a name is not UTF-8; it is named.
@@ -257,9 +257,9 @@ def file_names(directory: Path) -> list[str]:
 
 
 def _below(directory: Path) -> list[tuple[Path, int]]:
-    """Everything below a directory with its ``st_mode``, a directory before what it holds.
+    """Return everything below a directory with its ``st_mode``, a directory before its content.
 
-    Unlike ``Path.rglob``, which leaves out what it cannot read, this raises.
+    Unlike ``Path.rglob``, which skips unreadable directories, this raises.
 
     Raises:
         UnusableEvidenceError: a directory cannot be read, or a name is not UTF-8; it is named.
@@ -294,12 +294,12 @@ def _file_entry(path: Path, name: str) -> Entry:
     try:
         return Entry(path=name, kind="file", size=path.stat().st_size, sha256=files.sha256_file(path))
     except OSError as error:
-        message = f"{name}: cannot be read ({error.strerror})"
+        message = f"{name}: cannot be read ({error.strerror}); expected a file as it was written"
         raise UnusableEvidenceError(message) from error
 
 
 def difference(stated: Manifest, found: Manifest) -> str | None:
-    """The first difference between a manifest and what is there, in words; None when there is none."""
+    """Return the first difference between a manifest and the files, in words, or None."""
     before = {entry.path: entry for entry in stated.entries}
     after = {entry.path: entry for entry in found.entries}
     for path in sorted(before.keys() | after.keys()):
@@ -315,9 +315,9 @@ def difference(stated: Manifest, found: Manifest) -> str | None:
 
 
 def seal(directory: Path) -> None:
-    """Take the write bits off an attempt, the innermost first: files become 0400 and directories 0500.
+    """Remove the write bits of an attempt, the innermost first: files become 0400 and directories 0500.
 
-    No bit is added: what could not be read, and so is in no manifest, does not become readable.
+    No bit is added: an unreadable file, in no manifest, does not become readable.
 
     Raises:
         UnusableEvidenceError: a directory cannot be read.

@@ -229,7 +229,7 @@ CASES = [
 """A program that starts has no ranks yet."""
 
 
-LOST = "proven-empty: supervisor-lost: whether all of it has ended is not proven"
+LOST = "proven-empty: supervisor-lost: not proven that all its processes have ended"
 
 
 def expected(phase: str, victim: str) -> str:
@@ -238,7 +238,7 @@ def expected(phase: str, victim: str) -> str:
     if victim == "supervisor":
         return f"diagnostic/arms/{arm}/process.json: {LOST}"
     after = list(Arm)[list(Arm).index(arm) + 1]
-    missing = f"identity-exact: models-unchanged: {after}: the models were not looked at around it; arms/{arm}: "
+    missing = f"identity-exact: models-unchanged: {after}: seen no check of the models around it; expected one; arms/{arm}: "
     if (phase, victim) == ("ends", "program"):
         return f"{missing}ended-by-itself: exited, SIGKILL after a while"
     if victim == "program":
@@ -270,12 +270,12 @@ def test_an_arm_is_named_with_what_was_killed_in_it_and_no_other_runs(
     if victim == "supervisor" and failure:
         said = read_model(gate.diagnostic / reading.ARMS / arm / reading.FAILURE, reading.Failure).reason
         assert gate.plain(said).startswith(f"arm {arm} in .../arms/{arm}: supervisor-lost, exit unknown after a while")
-        assert said.endswith("; whether all of it has ended is not proven")
+        assert said.endswith("; not proven that all its processes have ended")
     gate.require_journal(arm)
 
 
 PACKETS = {
-    "program": "identity-exact: models-unchanged: q1: the models were not looked at around it; packets/1: no record: "
+    "program": "identity-exact: models-unchanged: q1: seen no check of the models around it; expected one; packets/1: no record: "
     "packet 1 in .../packets/1: exited, SIGKILL after a while: nothing on standard error",
     "supervisor": f"diagnostic/packets/1/process.json: {LOST}",
 }

@@ -50,7 +50,7 @@ def test_gate_1_passes_and_leaves_a_sealed_verified_root(project: Project) -> No
         "reason": "2 clauses proven",
     }
     assert (code, gates) == (0, [stated | {"receipt": files.sha256_file(attempt / "receipt.json")}])
-    assert f"receipt: {gates[0]['receipt']}, to keep elsewhere" in result.stdout
+    assert f"receipt: {gates[0]['receipt']}; keep it elsewhere" in result.stdout
     receipt = json.loads((attempt / "receipt.json").read_bytes())
     assert receipt["_type"] == "https://in-toto.io/Statement/v1"
     assert {subject["name"] for subject in receipt["subject"]} >= {"junit.xml", "journal.jsonl", "analysis.json"}
@@ -275,7 +275,10 @@ def test_addopts_are_held_to_the_same_list(project: Project) -> None:
 def test_pytest_timeout_does_not_decide_in_a_gate(project: Project) -> None:
     (project.directory / "pyproject.toml").write_text('[tool.pytest.ini_options]\ntimeout = "60"\n')
     result = project.gate(1)
-    assert (result.returncode, "the gate owns deadlines: run with -p no:timeout" in last_line(result)) == (4, True)
+    assert (result.returncode, "a gate sets its own deadlines; run with -p no:timeout" in last_line(result)) == (
+        4,
+        True,
+    )
     assert project.gate(1, "-p", "no:timeout").returncode == 0
 
 
@@ -739,7 +742,7 @@ def test_two_sessions_do_not_share_a_lane(project: Project) -> None:
         result = project.gate(1)
     finally:
         os.close(descriptor)
-    assert (result.returncode, "another gate session is at work there" in last_line(result)) == (4, True)
+    assert (result.returncode, "another gate session runs there" in last_line(result)) == (4, True)
     assert not project.attempt().exists()
 
 

@@ -443,7 +443,7 @@ def test_a_tree_of_which_nothing_is_seen_is_not_proven_empty(
     record = run(command("leaves-a-daemon", tmp_path, ladder=ladder), token)
     assert (record.leftovers, record.survivors, record.proven_empty) == ([], [], False)
     assert not record.is_clean
-    assert str(record).endswith("whether all of it has ended is not proven")
+    assert str(record).endswith("not proven that all its processes have ended")
     assert len(sweep(token, seconds=PATIENCE).found) == 1
 
 

@@ -193,7 +193,7 @@ def test_16_an_outer_limit_below_the_declared_minimum() -> None:
     content = campaign.model_dump(by_alias=True)
     content["lanes"]["xpu"]["bounds"]["deadline_seconds"] = 310.0
     short = type(campaign).model_validate(content)
-    with pytest.raises(NotProvenError, match=r"deadline_seconds is 310\.0; expected at least the 420\.0 of"):
+    with pytest.raises(NotProvenError, match=r"deadline_seconds: seen 310\.0; expected at least the 420\.0 of"):
         require_time(short, "xpu", protocol)
 
 
@@ -303,8 +303,8 @@ def test_27_two_ranks_on_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file_system", "told"),
     [
-        ("ntfs3", r"lies on /dev/sda1 \(ntfs3, 8:1\); expected one of ext4: keep it on an internal disk"),
-        ("ext4", "on a cable or a network; expected a disk of this host: keep it on an internal disk"),
+        ("ntfs3", r"lies on /dev/sda1 \(ntfs3, 8:1\); expected one of ext4; move it to an internal disk"),
+        ("ext4", "on a cable or a network; expected a disk of this host; move it to an internal disk"),
     ],
 )
 def test_28_a_disk_on_a_cable_without_owners_and_modes(file_system: str, told: str, tmp_path: Path) -> None:
@@ -453,7 +453,7 @@ def test_47_a_path_that_depends_on_where_one_stands(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(elsewhere)
     (project / "models" / "target" / "config.json").unlink()
     with (
-        pytest.raises(NotProvenError, match=rf"{re.escape(str(project))}/models/target: holds no config\.json"),
+        pytest.raises(NotProvenError, match=rf"{re.escape(str(project))}/models/target: no config\.json"),
         engine.models(Path(sys.executable)),
     ):
         pass

@@ -346,7 +346,7 @@ UNUSABLE: dict[str, tuple[Change, str]] = {
         put("legs/02-B1/process.json", "reason", "deadline"), r"02-B1: process\.json in 02-B1: another end of",
     ),
     "an ended leg whose supervisor tells another end": (
-        ended_otherwise, r"process\.json in 02-B1: another end of the server than the leg tells",
+        ended_otherwise, r"process\.json in 02-B1: another end of the server than in the leg's record",
     ),
     "an answer too many": (write("legs/02-B1/row-03.sse", b"x"), r"02-B1: row-03\.sse: seen in the leg's directory"),
     "no end": (write("legs/02-B1/end.json", b"no"), r"02-B1: end\.json: not JSON"),

@@ -87,26 +87,26 @@ FOREIGN = {
 SAME = {"cpu0 core_throttle_count": 4, "cpu1 core_throttle_count": 0}
 
 MUTANTS: list[tuple[str, Facts, Facts, str, str]] = [
-    ("same-start", {}, {"boot_id": "b1"}, "VOID", "b0 became b1"),
-    ("same-start", {}, {"utc": "2026-07-26T21:43:00.000000+00:00"}, "VOID", "0.0 s passed"),
-    ("temperature-within", {"temperatures_celsius": {}}, {}, "NOT_PROVEN", "shows no temperature"),
-    ("temperature-within", {"temperatures_celsius": {"a": 90.1}}, {}, "VOID", "a at 90.1 C; expected at most 90.0"),
-    ("temperature-within", {}, {"temperatures_celsius": {"a": 1.0, "b": 91.0}}, "VOID", "b at 91.0 C"),
-    ("temperature-within", {}, {"temperatures_celsius": {"a": 91.0, "b": 1.0}}, "VOID", "a at 91.0 C"),
-    ("not-throttled", {"throttle_counts": {}}, {}, "NOT_PROVEN", "shows no throttle counter"),
+    ("same-start", {}, {"boot_id": "b1"}, "VOID", "host: seen boot b1; expected still b0"),
+    ("same-start", {}, {"utc": "2026-07-26T21:43:00.000000+00:00"}, "VOID", "seen 0.0 s between its states"),
+    ("temperature-within", {"temperatures_celsius": {}}, {}, "NOT_PROVEN", "host: seen no temperature"),
+    ("temperature-within", {"temperatures_celsius": {"a": 90.1}}, {}, "VOID", "a: seen 90.1 C; expected at most 90.0"),
+    ("temperature-within", {}, {"temperatures_celsius": {"a": 1.0, "b": 91.0}}, "VOID", "b: seen 91.0 C"),
+    ("temperature-within", {}, {"temperatures_celsius": {"a": 91.0, "b": 1.0}}, "VOID", "a: seen 91.0 C"),
+    ("not-throttled", {"throttle_counts": {}}, {}, "NOT_PROVEN", "host: seen no throttle counter"),
     ("not-throttled", {}, {"throttle_counts": SAME | {"cpu0 core_throttle_count": 7}}, "VOID", "3 throttle events"),
-    ("not-throttled", {}, {"throttle_counts": {"cpu0 core_throttle_count": 4}}, "VOID", "was lost or fell"),
-    ("not-throttled", {}, {"throttle_counts": SAME | {"cpu0 core_throttle_count": 3}}, "VOID", "was lost or fell"),
-    ("kernel-log-quiet", {}, ABSENT, "NOT_PROVEN", "is absent (/dev/kmsg: Permission denied)"),
-    ("kernel-log-quiet", ABSENT, log(), "NOT_PROVEN", "is absent"),
-    ("kernel-log-quiet", {}, log(complete=False), "NOT_PROVEN", "were overwritten"),
+    ("not-throttled", {}, {"throttle_counts": {"cpu0 core_throttle_count": 4}}, "VOID", "expected none lost and none to fall"),
+    ("not-throttled", {}, {"throttle_counts": SAME | {"cpu0 core_throttle_count": 3}}, "VOID", "expected none lost and none to fall"),
+    ("kernel-log-quiet", {}, ABSENT, "NOT_PROVEN", "seen absent (/dev/kmsg: Permission denied)"),
+    ("kernel-log-quiet", ABSENT, log(), "NOT_PROVEN", "kernel log: seen absent"),
+    ("kernel-log-quiet", {}, log(complete=False), "NOT_PROVEN", "kernel log: seen overwritten lines"),
     ("kernel-log-quiet", {}, log(lines=["xe 0000:03:00.0: GT reset done"]), "VOID", "GT reset done"),
-    ("kernel-log-quiet", {}, log(lines=["a", "i915: GPU HANG: ecode 12"]), "VOID", "matches 'GPU HANG'"),
-    ("memory-free", {"memory_available_bytes": 1}, {}, "VOID", "1 bytes of memory free"),
-    ("memory-free", {}, {"memory_available_bytes": 2}, "VOID", "2 bytes of memory free"),
-    ("load-low", {"load": [1.6, 0.0, 0.0]}, {}, "VOID", "load 1.6 before the arm; expected at most 1.5"),
-    ("no-foreign-holder", FOREIGN, {}, "VOID", "process 77 holds card GPU-2: python y.py"),
-    ("no-foreign-holder", {}, FOREIGN, "VOID", "process 77 holds card GPU-2"),
+    ("kernel-log-quiet", {}, log(lines=["a", "i915: GPU HANG: ecode 12"]), "VOID", "matching 'GPU HANG'"),
+    ("memory-free", {"memory_available_bytes": 1}, {}, "VOID", "memory: seen 1 bytes free"),
+    ("memory-free", {}, {"memory_available_bytes": 2}, "VOID", "memory: seen 2 bytes free"),
+    ("load-low", {"load": [1.6, 0.0, 0.0]}, {}, "VOID", "load: seen 1.6 before the arm; expected at most 1.5"),
+    ("no-foreign-holder", FOREIGN, {}, "VOID", "card GPU-2: seen held by process 77 (python y.py); expected no"),
+    ("no-foreign-holder", {}, FOREIGN, "VOID", "card GPU-2: seen held by process 77"),
 ]
 
 
@@ -169,7 +169,7 @@ def test_a_difference_that_is_not_that_of_the_states_is_unusable(change: Callabl
     )
     assert parse_model(audit, HostAudit, "host.json").difference.seconds == 30
     change(audit)
-    with pytest.raises(UnusableEvidenceError, match="difference is not after minus before"):
+    with pytest.raises(UnusableEvidenceError, match="difference: seen other values; expected after minus before"):
         parse_model(audit, HostAudit, "host.json")
 
 

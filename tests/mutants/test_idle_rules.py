@@ -110,21 +110,21 @@ OBSERVED = (*LOOK, "observer", "output")
 HELD = (*LOOK, "cards", 2, "holders")
 
 MUTANTS: list[tuple[str, str, Callable[[Facts], None], str, str]] = [
-    ("cards-observed", "after", _set(CARDS[:3], "cards"), "VOID", "look 0 saw"),
-    ("cards-observed", "after", _set("0000:43:00.1", *LOOK, "cards", 1, "identity"), "VOID", "look 5 saw"),
-    ("cards-observed", "after", _set([CARDS[0]] * 4, "cards"), "VOID", "expected each card once"),
+    ("cards-observed", "after", _set(CARDS[:3], "cards"), "VOID", "snapshot 0: seen cards"),
+    ("cards-observed", "after", _set("0000:43:00.1", *LOOK, "cards", 1, "identity"), "VOID", "snapshot 5: seen cards"),
+    ("cards-observed", "after", _set([CARDS[0]] * 4, "cards"), "VOID", "expected each once"),
     (
         "telemetry-present",
         "after",
         _set(None, *LOOK, "cards", 3, "memory_used_bytes"),
         "NOT_PROVEN",
-        "0000:c3:00.0 shows",
+        "snapshot 5: seen no memory of card 0000:c3:00.0",
     ),
     ("clock-rises", "after", _set("2026-07-26T21:43:24.053676+00:00", *LOOK, "utc"), "VOID", "strictly rising"),
-    ("interval-covered", "after", _cut, "NOT_PROVEN", "12 looks over 66.0 s; expected at least 13 over 60.0 s"),
-    ("interval-covered", "after", _faster, "NOT_PROVEN", "13 looks over 12.0 s"),
-    ("interval-covered", "after", _set([], "snapshots"), "NOT_PROVEN", "0 looks over 0.0 s"),
-    ("observer-accounted", "after", _set(None, *LOOK, "observer"), "VOID", "look 5: without an observer"),
+    ("interval-covered", "after", _cut, "NOT_PROVEN", "12 over 66.0 s; expected at least 13 over 60.0 s"),
+    ("interval-covered", "after", _faster, "NOT_PROVEN", "13 over 12.0 s"),
+    ("interval-covered", "after", _set([], "snapshots"), "NOT_PROVEN", "0 over 0.0 s"),
+    ("observer-accounted", "after", _set(None, *LOOK, "observer"), "VOID", "snapshot 5: seen no observer"),
     ("observer-accounted", "after", _set(rows(keep=3), *OBSERVED), "VOID", "on devices [0, 1, 2]; expected none, or"),
     ("observer-accounted", "after", _set(rows({}), *OBSERVED), "VOID", "on devices [0, 0, 1, 2, 3]"),
     ("observer-accounted", "after", _set(rows({"device_id": 4}), *OBSERVED), "VOID", "on devices [0, 1, 2, 3, 4]"),
@@ -133,41 +133,41 @@ MUTANTS: list[tuple[str, str, Callable[[Facts], None], str, str]] = [
         "after",
         _set(rows({"device_id": 3, "process_name": "python"}, keep=3), *OBSERVED),
         "VOID",
-        "row is named 'python'; expected 'xpu-smi'",
+        "row named 'python'; expected 'xpu-smi'",
     ),
     (
         "observer-accounted",
         "after",
         _set("f" * 64, *LOOK, "observer", "executable_sha256"),
         "VOID",
-        "2 files of xpu-smi looked; expected one, with one digest",
+        "2 files of xpu-smi; expected one, with one digest",
     ),
     (  # an xpu-smi that is not our child
         "observer-accounted",
         "after",
         _set(rows({"process_id": 5}), *OBSERVED),
         "VOID",
-        "shows process 5 on device 0; expected it among the holders",
+        "seen process 5 on device 0 by xpu-smi; expected it among the holders",
     ),
     (
         "no-holder",
         "before",
         _set([process()], *HELD),
         "NOT_PROVEN",
-        "4711, started at tick 99, holds card 0000:83:00.0",
+        "started at tick 99: seen holding card 0000:83:00.0",
     ),
     ("no-holder", "after", _set([process()], *HELD), "VOID", "process 4711"),
     ("no-holder", "after", _set([process(ours=None)], *HELD), "VOID", "process 4711"),
     ("no-holder", "after", _set([process(8), process(9, ours=True)], *HELD), "FAIL", "process 9"),
-    ("no-worker", "before", _set([process(seen_by="vllm serve")], *LOOK, "workers"), "NOT_PROVEN", "runs (vllm serve)"),
-    ("no-worker", "after", _set([process(seen_by="torchrun")], *LOOK, "workers"), "VOID", "runs (torchrun)"),
+    ("no-worker", "before", _set([process(seen_by="vllm serve")], *LOOK, "workers"), "NOT_PROVEN", "seen running (vllm serve)"),
+    ("no-worker", "after", _set([process(seen_by="torchrun")], *LOOK, "workers"), "VOID", "seen running (torchrun)"),
     ("no-worker", "after", _set([process(ours=True)], *LOOK, "workers"), "FAIL", "process 4711"),
     (
         "memory-returned",
         "after",
         _set([0, 0, BASELINE + 1, 0], "settling", 1, "used_bytes"),
         "FAIL",
-        f"card {CARDS[2]} uses {BASELINE + 1} bytes after 3.5 s; expected at most {BASELINE}",
+        f"card {CARDS[2]}: seen {BASELINE + 1} bytes used after 3.5 s; expected at most {BASELINE}",
     ),
     ("memory-returned", "before", _set([BASELINE + 1] * 4, "settling", 1, "used_bytes"), "NOT_PROVEN", "after 3.5 s"),
     (
@@ -175,29 +175,29 @@ MUTANTS: list[tuple[str, str, Callable[[Facts], None], str, str]] = [
         "after",
         _set([0, None, 0, 0], "settling", 1, "used_bytes"),
         "NOT_PROVEN",
-        "0000:43:00.0 shows",
+        "card 0000:43:00.0: seen no memory",
     ),
-    ("memory-returned", "after", _set([0, 0, 0], "settling", 1, "used_bytes"), "VOID", "ends with 3 values"),
+    ("memory-returned", "after", _set([0, 0, 0], "settling", 1, "used_bytes"), "VOID", "seen 3 values at its end"),
     (
         "memory-at-baseline",
         "after",
         _set(BASELINE + 1, *LOOK, "cards", 0, "memory_used_bytes"),
         "FAIL",
-        f"card {CARDS[0]} uses {BASELINE + 1} bytes in look 5; expected at most {BASELINE}",
+        f"card {CARDS[0]}: seen {BASELINE + 1} bytes used in snapshot 5; expected at most {BASELINE}",
     ),
     (
         "memory-at-baseline",
         "before",
         _set(BASELINE + 1, *LOOK, "cards", 0, "memory_used_bytes"),
         "NOT_PROVEN",
-        "in look 5",
+        "in snapshot 5",
     ),
 ]
 
 
 @pytest.mark.parametrize("phase", ["before", "after"])
 def test_the_good_record_passes_whatever_its_utilisation(phase: str) -> None:
-    assert judged(good(phase)) == (Verdict.PASS, f"4 cards idle {phase} the lease in 13 looks")
+    assert judged(good(phase)) == (Verdict.PASS, f"4 cards idle {phase} the lease in 13 snapshots")
 
 
 def test_a_lane_whose_telemetry_opens_no_device_has_no_observer() -> None:
@@ -278,13 +278,13 @@ def test_a_holder_of_a_card_that_is_not_leased_is_no_matter_of_this_lease() -> N
     assert judged(facts)[0] is Verdict.PASS
     for snapshot in facts["snapshots"]:
         snapshot["observer"]["output"] = rows({"device_id": 2, "process_id": 5})
-    assert judged(facts)[1].startswith("observer-accounted: look 0: xpu-smi shows process 5 on device 2")
+    assert judged(facts)[1].startswith("observer-accounted: snapshot 0: seen process 5 on device 2 by xpu-smi")
 
 
 def test_output_of_another_form_is_unusable() -> None:
     facts = good()
     _set(SAMPLE.replace('"mem_size": 2784', '"mem_size": NaN'), *OBSERVED)(facts)
-    with pytest.raises(UnusableEvidenceError, match="NaN is no number"):
+    with pytest.raises(UnusableEvidenceError, match="NaN is not a number"):
         judged(facts)
 
 

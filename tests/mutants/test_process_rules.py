@@ -27,10 +27,10 @@ FOUND = FoundProcess(pid=7, command="sleep 300", start_ticks=11)
 
 MUTANTS: list[tuple[str, dict[str, Any], Verdict, str]] = [
     ("nothing-left", {"leftovers": [FOUND]}, Verdict.FAIL, "left behind: pid 7, started at tick 11: sleep 300"),
-    ("nothing-left", {"survivors": [FOUND]}, Verdict.FAIL, "survived SIGKILL: pid 7, started at tick 11: sleep 300"),
-    ("supervised-throughout", {"reason": Reason.SUPERVISOR_LOST}, Verdict.VOID, "supervisor-lost: nobody"),
-    ("supervised-throughout", {"reason": Reason.OWNER_GONE}, Verdict.VOID, "owner-gone: nobody"),
-    ("proven-empty", {"proven_empty": False}, Verdict.NOT_PROVEN, "whether all of it has ended is not proven"),
+    ("nothing-left", {"survivors": [FOUND]}, Verdict.FAIL, "survived SIGKILL: seen pid 7, started at tick 11: sleep 300"),
+    ("supervised-throughout", {"reason": Reason.SUPERVISOR_LOST}, Verdict.VOID, "supervisor-lost: seen no watcher"),
+    ("supervised-throughout", {"reason": Reason.OWNER_GONE}, Verdict.VOID, "owner-gone: seen no watcher"),
+    ("proven-empty", {"proven_empty": False}, Verdict.NOT_PROVEN, "not proven that all its processes have ended"),
     ("ended-by-itself", {"wait_status": 256}, Verdict.VOID, "exited, exit code 1 after 1.5 s"),
     ("ended-by-itself", {"wait_status": 9}, Verdict.VOID, "exited, SIGKILL after 1.5 s"),
     ("ended-by-itself", {"wait_status": None}, Verdict.VOID, "exited, exit unknown after 1.5 s"),
@@ -40,7 +40,7 @@ MUTANTS: list[tuple[str, dict[str, Any], Verdict, str]] = [
         "ended-by-itself",
         {"last_signal": 2},
         Verdict.VOID,
-        "exited, exit code 0 after 1.5 s; expected no need for a signal, SIGINT",
+        "exited, exit code 0 after 1.5 s; seen SIGINT sent; expected no signal",
     ),
     ("ended-by-itself", {"reason": Reason.STOPPED}, Verdict.VOID, "stopped, exit code 0 after 1.5 s"),
 ]
@@ -68,12 +68,12 @@ LOST: dict[str, Any] = {"reason": Reason.SUPERVISOR_LOST, "wait_status": None, "
     ("changed", "verdict", "reason"),
     [
         ({"leftovers": [FOUND], "survivors": [FOUND], "proven_empty": False}, Verdict.FAIL, "nothing-left: left"),
-        ({"survivors": [FOUND], "proven_empty": False}, Verdict.FAIL, "nothing-left: survived SIGKILL: pid 7"),
+        ({"survivors": [FOUND], "proven_empty": False}, Verdict.FAIL, "nothing-left: survived SIGKILL: seen pid 7"),
         ({"survivors": [FOUND], "reason": Reason.DEADLINE, "proven_empty": False}, Verdict.FAIL, "nothing-left: surv"),
-        ({**LOST, "survivors": [FOUND]}, Verdict.FAIL, "nothing-left: survived SIGKILL: pid 7"),
+        ({**LOST, "survivors": [FOUND]}, Verdict.FAIL, "nothing-left: survived SIGKILL: seen pid 7"),
         # The sweep killed the arm itself.
-        ({**LOST, "leftovers": [FOUND]}, Verdict.NOT_PROVEN, "proven-empty: supervisor-lost: whether "),
-        (LOST, Verdict.NOT_PROVEN, "proven-empty: supervisor-lost: whether all of it has ended is not proven"),
+        ({**LOST, "leftovers": [FOUND]}, Verdict.NOT_PROVEN, "proven-empty: supervisor-lost: not proven "),
+        (LOST, Verdict.NOT_PROVEN, "proven-empty: supervisor-lost: not proven that all its processes have ended"),
     ],
 )
 def test_what_is_left_decides_whatever_else_is_wrong(changed: dict[str, Any], verdict: Verdict, reason: str) -> None:

@@ -41,7 +41,7 @@ def test_the_order_of_clauses_is_part_of_what_runs() -> None:
         ),
         (CAMPAIGN.replace('lane = "cpu"', 'lane = "cuda"'), "expected one of the tables under lanes: cpu"),
         (CAMPAIGN.replace("[lanes.cpu]", '[lanes.cpu]\nextra = "x"'), "lanes.cpu.extra: Extra inputs"),
-        (CAMPAIGN.replace("gates = [1, 2]", "gates = [1]"), "clauses.2 belongs to a gate that gates does not declare"),
+        (CAMPAIGN.replace("gates = [1, 2]", "gates = [1]"), "clauses.2: no such gate; expected one of gates, [1]"),
         (CAMPAIGN.replace("gates = [1, 2]", "gates = [2, 1]"), "expected 1, 2, ... without a gap"),
         (CAMPAIGN.replace("gates = [1, 2]", "gates = []"), "gates: List should have at least 1 item"),
         (CAMPAIGN.replace("gates = [1, 2]", 'gates = ["1"]'), "gates.0: Input should be a valid integer"),
@@ -103,7 +103,7 @@ def test_the_clauses_of_gate_3_are_those_that_its_analysis_judges() -> None:
     [
         ("samples = 31", "samples = 600", "diagnostic: Value error, samples is 600; expected at most the 272"),
         ("completion_tokens = 272\nsamples", "completion_tokens = 512\nsamples", "diagnostic.completion_tokens: Input"),
-        ("[2, 3, 4, 5, 6, 7, 8]", "[2, 3, 2]", "diagnostic.queries: Value error, [2, 3, 2] names one twice; expected"),
+        ("[2, 3, 4, 5, 6, 7, 8]", "[2, 3, 2]", "diagnostic.queries: Value error, queries is [2, 3, 2]; expected each"),
         ("[2, 3, 4, 5, 6, 7, 8]", "[1000]", "diagnostic.queries.0: Input should be less than or equal to 8"),
     ],
 )
@@ -116,8 +116,8 @@ def test_a_diagnostic_that_cannot_run_is_refused(old: str, new: str, message: st
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
-        ('[["q1", "q1"]]', "the pair of q1 with itself; expected two arms"),
-        ('[["graph-control", "graph-candidate"], ["eager", "eager"]]', "the pair of eager with itself"),
+        ('[["q1", "q1"]]', "pair of q1 and q1; expected two arms: an arm cannot be paired with itself"),
+        ('[["graph-control", "graph-candidate"], ["eager", "eager"]]', "pair of eager and eager; expected two arms"),
         ('[["q1", "eager"], ["q1", "graph-control"]]', "expected the pair of graph-control and graph-candidate among"),
     ],
 )
@@ -126,10 +126,10 @@ def test_the_candidates_tokens_are_always_held_against_the_controls(pairs: str, 
     assert QUICK.count(required) == 1
     with pytest.raises(CampaignError, match=re.escape(message)):
         parse_campaign(QUICK.replace(required, pairs).encode(), "campaign.toml")
-    with pytest.raises(CampaignError, match=r"lanes\.cpu\.engine: nothing decides; expected decides"):
+    with pytest.raises(CampaignError, match=r"lanes\.cpu\.engine: no decides; expected 'exactness'"):
         parse_campaign(QUICK.replace('decides = "exactness"\n', "").encode(), "campaign.toml")
     with pytest.raises(
-        CampaignError, match=r"lanes\.cpu\.engine\.decides: exactness\+timing; expected 'exactness': time on a"
+        CampaignError, match=r"lanes\.cpu\.engine\.decides: exactness\+timing; expected 'exactness': times of a"
     ):
         parse_campaign(QUICK.replace('decides = "exactness"', 'decides = "exactness+timing"').encode(), "campaign.toml")
     turned = QUICK.replace(required, '[["graph-candidate", "graph-control"]]')
@@ -142,7 +142,7 @@ def test_the_candidates_tokens_are_always_held_against_the_controls(pairs: str, 
         (
             'treatment = "1"',
             'treatment = "0"',
-            "candidate: Value error, control and treatment are both '0'; expected a",
+            "candidate: Value error, control and treatment are both '0'; expected two values",
         ),
         (
             'decides = "exactness"',

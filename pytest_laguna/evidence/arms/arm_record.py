@@ -73,7 +73,6 @@ class ArmRequest(Schema):
     Attributes:
         draft: folder of the draft model; None in the q1 arm alone.
         tokens: number of tokens to generate; nothing else ends the generation.
-        collective_breaks: True if each all-reduce is a break of its own.
         planted: only the candidate arm can carry a defect.
         profile_samples: replays of the target's graph to time on each rank; 0 without a profile. Only arms with graphs
             have one.
@@ -135,8 +134,6 @@ class Acceptance(Schema):
 
     Attributes:
         drafts: verification cycles with a proposal.
-        draft_tokens: proposed tokens.
-        accepted: accepted tokens.
         accepted_per_position: cycles with an accepted proposal at each position, first position first.
     """
 
@@ -163,7 +160,6 @@ class AttentionDigest(Schema):
 
     Attributes:
         sha256: over the bytes of the real rows of every output, in the order of the calls.
-        calls: number of outputs in the digest.
         layers: number of watched layers; 0 if watching never began, because a profile did not get its samples.
     """
 
@@ -232,7 +228,6 @@ class ProfileReport(Schema):
     """Outcome of a rank's replay profile.
 
     Attributes:
-        samples: number of requested replays.
         taken: number of profiled replays at the end of the generation.
         sha256: digest of ``rank<rank>.json``; None if too few replays came for it to be written.
     """
@@ -267,7 +262,6 @@ class NetworkIsolation(Schema):
     """The network within reach of an arm's process and everything below it.
 
     Attributes:
-        namespace: inode of its network namespace.
         left: inode of the namespace in which it started.
     """
 
@@ -281,7 +275,6 @@ class CapturedGraph(Schema):
 
     Attributes:
         descriptor: vLLM's description of the batch.
-        graphs: graph segments.
         breaks: eager segments.
         kinds: number of segments by kind: graph, attention, collective, other.
         order_sha256: SHA-256 of all kinds in replay order, joined by commas.
@@ -305,7 +298,6 @@ class RankReport(Schema):
         world_size: number of ranks in its process group.
         tensor_parallel_rank: its number among the ranks of each layer.
         model_runner: qualified class name.
-        graphs: all its captures.
         kernel_views: by target layer.
         kernel_signatures: by target layer.
         allocations: number in each of the first watched replays of the target's graph, in their order: of the device's
@@ -344,7 +336,6 @@ class ArmRecord(Schema):
         generation_seconds: wall time of the one generate call, monotonic clock.
         start_seconds: wall time from the start of the arm's program to a ready engine.
         acceptance: None in the q1 arm.
-        ranks: in rank order.
         versions: of torch, vllm, transformers and Python.
         configuration: the engine's arguments, and vLLM's configuration made of them.
         environment: of the arm's process at its start; it refuses variables foreign to an arm.
@@ -405,5 +396,5 @@ class ArmRecord(Schema):
 
 
 def token_digest(token_ids: Sequence[int]) -> str:
-    """SHA-256 of the compact JSON list, the form in which published campaigns compare tokens."""
+    """SHA-256 of the compact JSON list, the form of published campaigns."""
     return hashlib.sha256(json.dumps(list(token_ids), separators=(",", ":")).encode()).hexdigest()

@@ -86,7 +86,7 @@ def last_stacks(directory: Path, before: float) -> dict[str, str]:
 
 
 def environment(request: ArmRequest) -> dict[str, str]:
-    """Return every variable that decides a result; the launcher sets them, and the arm refuses others."""
+    """Return every variable with an effect on results; the launcher sets them, and the arm refuses others."""
     variables = {
         FLAG: request.flag,
         "LAGUNA_LANE": request.lane,

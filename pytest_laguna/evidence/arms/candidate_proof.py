@@ -11,7 +11,6 @@ class LayerCounters(Schema):
     """Counters of one target layer's views.
 
     Attributes:
-        builds: complete states built.
         invalidations: calls of the lifecycle hook with a state to discard.
         forward_hits: uses of the canonical views by attention.
         update_hits: uses of the raw views by the KV-cache update.

@@ -47,8 +47,6 @@ class ModelFile(Schema):
         path: below the model's folder.
         link: content of the symbolic link at ``path``; None if the file itself lies there.
         target: the file behind all links.
-        stamp: of the target.
-        sha256: of its content.
     """
 
     path: str
@@ -89,7 +87,6 @@ class StampCheck(Schema):
     """One later check of the hashed files.
 
     Attributes:
-        looked_at: number of files.
         changes: one line for each changed, added or removed file.
     """
 
@@ -154,12 +151,10 @@ class EngineState(Schema):
     """The engine's interpreter and everything it finds; no file is read.
 
     Attributes:
-        interpreter: as the campaign names it.
         program: the file behind all links.
-        stamp: of ``program``.
         standard_library: the directory of the standard library, a place for an operating system's start file.
-        start_files: stamps by path of the files that Python reads or runs by itself at its start: ``pyvenv.cfg``,
-            ``.pth`` files, ``sitecustomize`` and ``usercustomize``.
+        start_files: stamps by path of the files read or run by Python itself at its start: ``pyvenv.cfg``, ``.pth``
+            files, ``sitecustomize`` and ``usercustomize``.
         distributions: all, in the order of finding.
         packages: the candidate's package and ``pytest_laguna``, by import name.
         imported: directory of the import of each engine package, by import name; None if it has no single one.
@@ -196,10 +191,9 @@ class DistributionContent(Schema):
 
 
 class EngineContent(Schema):
-    """Digests of the files that ``EngineState`` names, taken once.
+    """Digests of the files in ``EngineState``, taken once.
 
     Attributes:
-        start_files: path to SHA-256.
         distributions: by the path of their metadata.
         packages: by import name, path to SHA-256 of the sources, in the form of the controller's own.
         extensions: path on disk to SHA-256 of the compiled parts of these packages.
@@ -231,7 +225,6 @@ class Binary(Schema):
         device: from the kernel's map of the controller's own mapping, as in ``arm_record.MappedFile``; on some file
             systems ``stat`` says something else.
         inode: from the same map.
-        sha256: of its content.
     """
 
     path: str
@@ -262,15 +255,12 @@ class DiagnosticIdentity(Schema):
     """``diagnostic/identity.json``.
 
     Attributes:
-        attempt: the attempt's own.
-        frozen: the files behind them.
         candidate: import name of the candidate's package.
         python: the gate's interpreter, also the engine's if the campaign names none.
-        engine: before the first process of the diagnostic.
         engine_after: the engine after the last process; None if the gate did not get so far.
         models: hashed before the first process.
         models_around: later checks, by arm.
-        arm_directories: by arm, the directory of everything that an arm makes for itself; absolute, without links.
+        arm_directories: by arm, the directory of everything made by the arm for itself; absolute, without links.
         binaries: every file mapped by an arm or a packet and still on disk afterwards, each once.
     """
 

@@ -19,8 +19,8 @@ class ArmsEvidence:
     """Content of the campaign's directory.
 
     Attributes:
-        idle_before: state of the leased cards before the first process.
-        idle_after: state of the leased cards after the last process.
+        idle_before: before the first process.
+        idle_after: after the last one.
         arms: files of each arm by name, in their order.
         unexpected: files and directories foreign to the campaign.
     """

@@ -61,7 +61,6 @@ class PacketRequest(Schema):
     Attributes:
         rank: position of its card in the lease.
         target: folder of the target model; its configuration shapes the layers.
-        draft: folder of the draft model, likewise.
         queries: number of queries of each case, one a sequence.
     """
 
@@ -112,7 +111,7 @@ class LayerReport(Schema):
         window: as passed to the kernel.
         state: None if the implementation has no views of the candidate.
         attention: calls of the attention kernel.
-        update: calls of the kernel that writes the cache.
+        update: calls of the cache-writing kernel.
     """
 
     name: str
@@ -154,8 +153,6 @@ class PacketCase(Schema):
     Attributes:
         query: number of queries, one a sequence.
         seed: of queries, keys and values.
-        off: with the selector off.
-        on: with the selector on.
         differing_output_bytes: number of unequal bytes over all calls.
         differing_cache_bytes: number of unequal bytes after the last call.
     """
@@ -194,10 +191,7 @@ class FunctionOrigin(Schema):
 
     Attributes:
         name: vLLM's backend calls it so.
-        module: of its definition.
-        qualified_name: in that module.
         file: of the module.
-        sha256: of that file.
     """
 
     name: str
@@ -221,9 +215,7 @@ class KernelReport(Schema):
     Attributes:
         functions: callees of vLLM's backend, attention first.
         served_by: the module with the lane's own operators at its end.
-        flash_attention_version: of vLLM's implementations.
-        extensions: the compiled modules beside ``served_by``.
-        forbidden: functions of ``served_by`` replaced by a handler that raises.
+        forbidden: functions of ``served_by`` replaced by a raising handler.
     """
 
     functions: Annotated[list[FunctionOrigin], pydantic.Field(min_length=1)]
@@ -239,8 +231,6 @@ class PacketRecord(Schema):
     Attributes:
         cache: of one layer, [pages, KV heads, tokens of a page, key and value].
         cache_sha256: of its bytes before each case.
-        off: with the selector off.
-        on: with it on.
         cases: in the order of running.
         mapped: every file mapped as executable at the end.
         versions: of torch, vllm and Python.

@@ -46,10 +46,8 @@ class GeneratedModels(Schema):
     """A generated pair of models; its weights and prompts are a part of the frozen harness.
 
     Attributes:
-        layers: of the target.
         width: factor of the hidden size.
-        hidden_size: of the target, at that width.
-        prompt: name of the prompt.
+        hidden_size: of the target, at this width.
         prompt_sha256: of its text in UTF-8.
     """
 
@@ -74,12 +72,7 @@ class ArmsPlan(Schema):
 
     Attributes:
         cards: identities of the leased cards, in rank order.
-        vllm: version of all arms.
         interpreter: the Python of the arms, as the campaign names it; None for the gate's own.
-        completion_tokens: of each arm's one generation.
-        collective_breaks: True if each all-reduce is a break of its own.
-        topology: of the target's graph.
-        target_layers: attention layers of the target.
     """
 
     lane: Lane

@@ -57,7 +57,7 @@ def read_profile(path: Path) -> RankProfile:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file, so that no buffer for the largest one is made; 0 leaves an absent file to the reader."""
+    """Bytes of a file, the limit of its read: no buffer for the largest file is made. 0 for an absent one."""
     try:
         return path.stat().st_size
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of the files that the starter of an engine and the engine's ranks share."""
+"""Names of the files shared by the starter of an engine and the engine's ranks."""
 
 from __future__ import annotations
 

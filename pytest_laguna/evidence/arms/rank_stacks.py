@@ -69,7 +69,7 @@ def read_stack(path: Path) -> Stack:
     """Read the last stack in a rank's file; empty if the rank wrote nothing.
 
     Raises:
-        UnusableEvidenceError: the file is torn, or not what the handler writes.
+        UnusableEvidenceError: the file is torn, or not of the handler's form.
     """
     content = files.read_bytes(path, limit=SIZE_LIMIT)
     try:

@@ -27,7 +27,7 @@ class DiagnosticEvidence(ArmsEvidence):
     """Content of the diagnostic's directory.
 
     Attributes:
-        config_sha256: digest of each model's configuration by file name; a file that cannot be read has none.
+        config_sha256: digest of each model's configuration by file name; none of an unreadable file.
         packets: files of each packet, by the position of its card in the lease.
         profiles: of each arm; empty for an arm without profiles.
     """
@@ -37,20 +37,19 @@ class DiagnosticEvidence(ArmsEvidence):
     profiles: Mapping[Arm, Profiles]
 
     def runs(self) -> Iterator[tuple[str, RunEvidence[Schema, Schema]]]:
-        """Yield every packet and every arm with its place in the directory, in the order in which they ran."""
+        """Yield every packet and every arm with its place in the directory, in the order of running."""
         yield from ((f"{PACKETS}/{position}", packet) for position, packet in self.packets.items())
         yield from ArmsEvidence.runs(self)
 
 
 def read_diagnostic(directory: Path) -> DiagnosticEvidence:
-    """Read everything that the diagnostic left.
+    """Read everything in the diagnostic's directory; profiles are read on demand.
 
     Args:
         directory: the diagnostic's, whole or not.
 
     Returns:
-        The evidence. Content never raises: a file that is missing, torn or of another form is a ``Missing`` in its
-        place, and profiles are read on demand.
+        The evidence. Content never raises: a missing, torn or foreign file is a ``Missing`` in its place.
     """
     packets = [name for name in names_in(directory / PACKETS) if _POSITION.fullmatch(name)]
     return DiagnosticEvidence(
@@ -71,7 +70,7 @@ def read_diagnostic(directory: Path) -> DiagnosticEvidence:
 
 
 def _unexpected(directory: Path) -> tuple[str, ...]:
-    """Arms and packets that nobody planned; a run's own directory may hold anything."""
+    """Unplanned arms and packets; a run's own directory may hold anything."""
     arms = [f"{ARMS}/{name}" for name in names_in(directory / ARMS) if name not in set(Arm)]
     packets = [f"{PACKETS}/{name}" for name in names_in(directory / PACKETS) if not _POSITION.fullmatch(name)]
     return (*arms, *packets)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The request and the records of a leg: one fresh server and one pass of the suite.
 
-Only the form is checked here. The rules of ``analysis`` judge whether a leg is exact, cold and clean, so that a false
-counter, a warm cache or an absent fact can be recorded as it was seen.
+These models check the form alone. The rules of ``analysis`` judge whether a leg is exact, cold and clean: a false
+counter, a warm cache or an absent fact is recorded as it was seen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ class SuitePin(Schema):
 
     Attributes:
         sha256: of the file's bytes.
-        prompts: number of prompts.
         max_tokens: maximum length of a row's answer.
         rollover_prompt_tokens: minimum length of a rollover row's prompt.
     """
@@ -44,12 +43,10 @@ class LegRequest(Schema):
     """The whole input of a leg.
 
     Attributes:
-        block: number of the block, from 1.
-        sequence: number of the leg in the whole campaign, from 1, in the order of running.
         arm: control or candidate; in an A/A campaign every leg is a control.
-        model: the id that the server must answer with.
+        model: the expected id in the server's answers.
         engine_arguments: of the server, by the names of vLLM's engine arguments.
-        variables: of the server's environment: those that decide what it computes, the selector among them.
+        variables: of the server's environment: all with an effect on results, the selector among them.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-leg-request-v1"], pydantic.Field(alias="schema")] = (
@@ -71,7 +68,7 @@ class Listener(Schema):
 
     Attributes:
         address: as ``host:port``.
-        holders: pids of the server's own processes that have it open.
+        holders: pids of the server's own processes with the socket open.
     """
 
     address: Text
@@ -84,9 +81,9 @@ class ServerProof(Schema):
 
     Attributes:
         start_ticks: when it started, in clock ticks since boot.
-        nonce: the leg's random alias of the model; requests name it, so that no other server answers them.
-        models: every model id that it named when it was ready, in its order.
-        ready_seconds: from its start to that answer.
+        nonce: the leg's random alias of the model; requests name it, so no other server answers them.
+        models: every model id of the ready server, in its order.
+        ready_seconds: from its start to its list of models.
         listener_before: the port's owner before the first request.
         listener_after: the port's owner after the last one.
     """
@@ -107,10 +104,9 @@ class RankState(Schema):
     Attributes:
         moment: ``captured``: after the last capture of start-up and before any request; ``served``: after the suite.
         start_ticks: when its process started, in clock ticks since boot.
-        model_runner: qualified class name.
         versions: of torch, vllm, transformers and Python.
         variables: of its process's environment, without mere places.
-        graphs: every capture that it holds.
+        graphs: all its captures.
         candidate: the candidate's own proof, as ``laguna_kv.proof.describe_worker`` gives it.
     """
 
@@ -131,19 +127,16 @@ class RankState(Schema):
 class Counters(Schema):
     """One reading of the server's ``/metrics``; None for an unexposed counter.
 
-    A counter that is no whole number is refused when it is read; a negative one is recorded, and judged later.
+    A fractional counter is refused when it is read; a negative one is recorded, and judged later.
 
     Attributes:
         file: the kept answer, beside the record.
-        sha256: of its bytes.
         drafts: ``vllm:spec_decode_num_drafts_total``.
         draft_tokens: ``vllm:spec_decode_num_draft_tokens_total``.
         accepted: ``vllm:spec_decode_num_accepted_tokens_total``.
         accepted_per_position: ``vllm:spec_decode_num_accepted_tokens_per_pos_total`` by its label ``position``.
         decode_count: ``vllm:request_decode_time_seconds_count``.
         decode_seconds: ``vllm:request_decode_time_seconds_sum``.
-        prompt_tokens: ``vllm:prompt_tokens_total``.
-        generated_tokens: ``vllm:generation_tokens_total``.
         finished: ``vllm:request_success_total`` by its label ``finished_reason``.
         prefix_cache_queries: ``vllm:prefix_cache_queries_total``, in tokens.
         prefix_cache_hits: ``vllm:prefix_cache_hits_total``, in tokens.
@@ -173,11 +166,7 @@ class Counters(Schema):
 
 
 class Usage(Schema):
-    """Tokens of a row, as counted by the server.
-
-    Attributes:
-        cached_tokens: prompt tokens found in a cache; the first of the three copies.
-    """
+    """Tokens of a row, as counted by the server."""
 
     prompt_tokens: PositiveCount
     completion_tokens: PositiveCount
@@ -189,20 +178,15 @@ class SuiteRow(Schema):
 
     Attributes:
         index: place in the suite, from 0.
-        kind: the suite's word for what it asks.
+        kind: the suite's word for the prompt.
         prompt_sha256: of the prompt's text in UTF-8.
-        request_id: ours, sent along.
-        response_id: the server's.
-        model: id in the answer.
         sent_ns: when the request was sent, in nanoseconds after the start of the pass.
-        arrival_ns: for each token, end of the socket read that completed its event, in nanoseconds after ``sent_ns``.
+        arrival_ns: for each token, end of the socket read with the last byte of its event, in nanoseconds after
+            ``sent_ns``.
         done_ns: the same for the end marker.
         token_ids: the answer, one entry for each in ``arrival_ns``.
-        event_tokens: tokens of each event that carried any; speculation sends several at once.
-        token_sha256: of the compact JSON list of ``token_ids``.
+        event_tokens: tokens of each event with any; speculation sends several at once.
         prompt_token_sha256: of the compact JSON list of the prompt's tokens, as the server named them.
-        text_sha256: of the answer's text in UTF-8.
-        finish_reason: the server's word for the end.
         stream: file of the answer, byte for byte, beside the record.
     """
 
@@ -230,12 +214,12 @@ class SuiteRow(Schema):
     def _consistent(self) -> Self:
         counts = len(self.token_ids), len(self.arrival_ns), sum(self.event_tokens)
         if len(set(counts)) != 1:
-            message = f"tokens, arrivals and tokens of events are {counts}: expected one number"
+            message = f"tokens, arrivals and tokens of events are {counts}; expected one number"
             raise ValueError(message)
         if any(later < earlier for earlier, later in itertools.pairwise([*self.arrival_ns, self.done_ns])):
-            raise ValueError("arrival_ns and done_ns go back in time")
+            raise ValueError("arrival_ns and done_ns: seen a time before an earlier one; expected none")
         if self.token_sha256 != token_digest(self.token_ids):
-            raise ValueError("token_sha256 is not the digest of token_ids")
+            raise ValueError("token_sha256: seen another digest; expected that of token_ids")
         return self
 
 
@@ -243,7 +227,6 @@ class Freshness(Schema):
     """The requests, gathered during the pass; one entry a row, in the order of the rows.
 
     Attributes:
-        prompt_sha256: of the prompts' texts.
         cached_tokens: the second copy, taken from each answer as it ended.
     """
 
@@ -257,7 +240,6 @@ class FinalGate(Schema):
     """Counts from the kept streams, read again from the disk after the server has stopped.
 
     Attributes:
-        rows: number of streams.
         completion_tokens: of each.
         cached_tokens: of each, the third copy.
     """
@@ -271,7 +253,7 @@ class Fact(Schema):
     """A declaration about a leg, with its observation.
 
     Attributes:
-        observation: the fields or files that show it, with their values.
+        observation: the fields or files behind it, with their values.
     """
 
     holds: bool
@@ -306,10 +288,9 @@ class SocketLook(Schema):
     """The network sockets of the server's processes at one moment; sockets of the Unix domain are not listed.
 
     Attributes:
-        moment: ``ready``, or the prompt id of the row that had just ended.
-        processes: number of observed processes.
-        local: sockets that are bound or connected within this host only, as ``protocol local -> remote``.
-        foreign: sockets connected to another host, or listening where another host could reach them.
+        moment: ``ready``, or the prompt id of the row just ended.
+        local: sockets bound or connected within this host alone, as ``protocol local -> remote``.
+        foreign: sockets connected to another host, or open to one.
     """
 
     moment: Text
@@ -324,7 +305,7 @@ class CleanupStatus(Schema):
     Attributes:
         original_status: 1 if the pass itself did not come to its end.
         stop_status: 1 if the server ended before it was told to, or had to be killed.
-        worker_status: 1 if a process of the server was left, or it is not proven that none was.
+        worker_status: 1 if a process of the server was left, or its absence is not proven.
         idle_status: 1 if the cards were not idle afterwards; None without an observation.
     """
 
@@ -335,7 +316,7 @@ class CleanupStatus(Schema):
 
 
 class LegEnd(Schema):
-    """``end.json``, for every leg with a started server, also for one that failed.
+    """``end.json``, for every leg with a started server, also for a failed one.
 
     Attributes:
         reason: why the leg did not come to its end; empty if it did.
@@ -357,11 +338,7 @@ class LegRecord(Schema):
         started: before anything was started.
         begun_ticks: the same moment in clock ticks since boot, the kernel's unit for the start of a process.
         ended: after the server had ended.
-        posted: POST requests that the transport began during the pass.
-        ranks_captured: of every rank, before the first request.
-        ranks_served: of every rank, after the suite.
-        counters_before: before the first request.
-        counters_after: after the last one.
+        posted: POST requests begun by the transport during the pass.
         rows: one for each prompt, in the suite's order.
     """
 

@@ -58,7 +58,7 @@ class Gain(Schema):
 
     Attributes:
         percent: of the control.
-        strict: True if exactly that much is too little; required for 0 %.
+        strict: True if exactly this gain is too little; required for 0 %.
     """
 
     percent: NonNegative
@@ -67,7 +67,7 @@ class Gain(Schema):
     @pydantic.model_validator(mode="after")
     def _is_a_gain(self) -> Self:
         if self.percent == 0 and not self.strict:
-            raise ValueError("at least 0 % asks for no gain; expected more than 0 %, or strict = true")
+            raise ValueError("at least 0 %: no gain; expected more than 0 %, or strict = true")
         return self
 
     def reached(self, percent: float) -> bool:
@@ -82,17 +82,17 @@ class EndpointThresholds(Schema):
     """The numbers of the published rules.
 
     Rates are legacy ones: 100 events over the 99 intervals between them. Each bound must be able to fail and to hold: a
-    bound that everything keeps, or nothing, decides before the measurement.
+    bound that every result keeps, or none, decides before the measurement.
 
     Attributes:
         headline: gain of the leg's median throughput, in each adjacent pair.
-        rows_won: minimum of rows in which the candidate is strictly faster, in each pair.
+        rows_won: minimum of rows with a strictly faster candidate, in each pair.
         paired_median: gain of the median over the rows' changes, in each pair.
         cycle_saving_ms: minimum saving of a target cycle, in each pair.
         acceptance_drift: maximum absolute change of the acceptance rate, in each pair.
-        control_health_percent: maximum distance of each control from the record; None for a campaign without that rule.
-        record: the approved rate, in tokens a second, that the lower candidate start must strictly exceed.
-        practical_floor: a second rate that it must strictly exceed; None for a campaign without it.
+        control_health_percent: maximum distance of each control from the record; None without this rule.
+        record: the approved rate, in tokens a second; the lower candidate start must strictly exceed it.
+        practical_floor: a second rate, to be exceeded likewise; None without this rule.
     """
 
     headline: Gain
@@ -107,23 +107,19 @@ class EndpointThresholds(Schema):
     @pydantic.model_validator(mode="after")
     def _floor_above_record(self) -> Self:
         if self.practical_floor is not None and self.practical_floor <= self.record:
-            message = f"practical_floor {self.practical_floor} is not above the record {self.record}, and asks nothing"
+            message = f"practical_floor is {self.practical_floor}; expected more than the record, {self.record}"
             raise ValueError(message)
         return self
 
     def require_reachable(self, prompts: int) -> None:
         """Raise ValueError for bounds out of reach of a suite of so many prompts."""
         if self.rows_won > prompts:
-            message = f"rows_won is {self.rows_won} of {prompts} prompts; expected no more than there are"
+            message = f"rows_won is {self.rows_won}; expected at most the {prompts} prompts"
             raise ValueError(message)
 
 
 class Selector(Schema):
-    """The sole treatment.
-
-    Attributes:
-        flag: the environment variable; ``control`` is its value in the A legs and ``treatment`` in the B legs.
-    """
+    """The sole treatment."""
 
     flag: Text
     control: str
@@ -131,13 +127,7 @@ class Selector(Schema):
 
 
 class CaptureCounts(Schema):
-    """Expected captures of the target on each rank, before the first request.
-
-    Attributes:
-        graphs: graph segments.
-        breaks: eager boundaries.
-        target_layers: attention layers of the target.
-    """
+    """Expected captures of the target on each rank, before the first request."""
 
     ranks: PositiveCount
     graphs: PositiveCount
@@ -149,11 +139,10 @@ class Repetition(Schema):
     """More than one block, with the rules over them.
 
     Attributes:
-        blocks: an even number, so that both orders are equally frequent.
-        margin_percent: gain that the interval's lower end must exceed.
-        confidence: of the two-sided t interval.
+        blocks: an even number, for as many blocks of either order.
+        margin_percent: lower bound of the interval's lower end.
         sign_flip_level: maximum p of the exact one-sided sign-flip test.
-        effect_percent: the true gain for which the power is computed.
+        effect_percent: the true gain of the power computation.
     """
 
     blocks: Annotated[int, pydantic.Field(ge=2, le=16, multiple_of=2)]
@@ -167,8 +156,8 @@ class EndpointPlan(Schema):
     """The plan of gate 3.
 
     Attributes:
-        teacher_sha256: digest of the canonical form of the teacher; None without one: then rows are compared with the
-            first control's, and nothing is said of a teacher.
+        teacher_sha256: digest of the canonical form of the teacher; None without one: rows are then compared with the
+            first control's.
         decides: with ``exactness``, phase-1 stop and promotion are reported only, too.
         null: True for A/A: every leg is a control, and every difference is noise.
         repetition: None for a campaign of one block.
@@ -196,13 +185,7 @@ class EndpointPlan(Schema):
 
 
 class TeacherRow(Schema):
-    """The q1 arm's answer to one prompt.
-
-    Attributes:
-        prompt_index: place in the suite, from 0.
-        prompt_sha256: of the prompt's text.
-        token_ids: the answer.
-    """
+    """The q1 arm's answer to one prompt."""
 
     prompt_index: Count
     prompt_id: Text
@@ -214,7 +197,7 @@ class Teacher(Schema):
     """The canonical answers, in the laboratory's published form.
 
     Attributes:
-        source_sha256: of the file that they were taken from.
+        source_sha256: of their source file.
         rows: one for each prompt, in the suite's order.
     """
 
@@ -255,8 +238,8 @@ class Teacher(Schema):
 def block_orders(campaign: str, blocks: int) -> list[Order]:
     """Return the frozen order of the legs in each block: half the blocks ABBA, half BAAB, mixed by the digest.
 
-    A block's place in the mix is the SHA-256 of the digest and the block's number, so that anybody can derive the order
-    and nobody knew it before the campaign was frozen. One block is ABBA, as published.
+    A block's place in the mix is the SHA-256 of the digest and the block's number. Anybody can derive the order, and
+    nobody knew it before the campaign was frozen. One block is ABBA, as published.
 
     Args:
         campaign: the campaign's digest, 64 hexadecimal digits.

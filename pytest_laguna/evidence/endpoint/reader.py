@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where gate 3's evidence lies, and its reader.
+"""Places of gate 3's evidence, and its reader.
 
 protocol.toml  protocol-commit.json  suite.json  teacher.json  target-config.json  draft-config.json  identity.json
 plan.json  phase1-analysis.json  analysis.json  idle-<sequence>-{before,after}.json
-legs/<sequence>-<leg>/leg.json, and what else the leg leaves; in place of it failure.json: ``{"reason": <one line>}``
+legs/<sequence>-<leg>/leg.json with the leg's other files, or failure.json in its place: ``{"reason": <one line>}``
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pytest_laguna.evidence.schemas import Schema, parse_model, read_model
 from pytest_laguna.verdict import UnusableEvidenceError
 
 DIRECTORY = "endpoint"
-"""Below the attempt's ``evidence``."""
+"""Place below the attempt's ``evidence``."""
 LEGS = "legs"
 PROTOCOL, SUITE, TEACHER = "protocol.toml", "suite.json", "teacher.json"
 PROTOCOL_COMMIT = "protocol-commit.json"
@@ -47,10 +47,10 @@ _LEG_NAME = re.compile(r"[0-9]{2}-(A1|B1|B2|A2)")
 
 
 class ProtocolCommit(Schema):
-    """Where git holds the protocol.
+    """Place of the protocol in git.
 
     Attributes:
-        commit: the one that was checked out.
+        commit: the checked-out one.
         blob: git's name of the protocol's bytes in it.
     """
 
@@ -61,7 +61,7 @@ class ProtocolCommit(Schema):
     blob: _GitName
 
     def holds(self, content: bytes) -> bool:
-        """Whether the blob is made of these bytes; git names it by SHA-1, or SHA-256 where the repository says so."""
+        """True if the blob consists of these bytes; its name is their SHA-1, or SHA-256 in such a repository."""
         algorithm = "sha1" if len(self.blob) == _SHA1_DIGITS else "sha256"
         named = hashlib.new(algorithm, b"blob %d\0" % len(content) + content, usedforsecurity=False)
         return named.hexdigest() == self.blob
@@ -69,11 +69,10 @@ class ProtocolCommit(Schema):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EndedLeg:
-    """A leg that left no record.
+    """A leg without a record.
 
     Attributes:
-        reason: why, in one line.
-        end: how its server ended; None when none was started.
+        end: end of its server; None if none was started.
     """
 
     reason: str
@@ -82,11 +81,10 @@ class EndedLeg:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EndpointEvidence:
-    """What the legs left.
+    """Content of the legs' directories.
 
     Attributes:
-        legs: in the order of their numbers.
-        ended: by directory, those that left no record.
+        ended: by directory, the legs without a record.
     """
 
     legs: list[LegRecord]
@@ -94,17 +92,17 @@ class EndpointEvidence:
 
 
 def leg_directory(directory: Path, sequence: int, leg: LegName) -> Path:
-    """Where a leg's evidence lies; ``directory`` is the endpoint's."""
+    """Return the directory of a leg; ``directory`` is the endpoint's."""
     return directory / LEGS / leg_name(sequence, leg)
 
 
 def started_legs(directory: Path) -> set[str]:
-    """The names of the legs whose server was to be started: from then on a leg can have been measured."""
+    """Return the names of the legs with a request: a measurement may have begun."""
     return {path.parent.name for path in (directory / LEGS).glob(f"*/{REQUEST}")}
 
 
 def idle_file(directory: Path, sequence: int, phase: Phase) -> Path:
-    """The looks at the cards around a leg."""
+    """Return the file of the snapshots before or after a leg."""
     return directory / f"idle-{sequence:02d}-{phase}.json"
 
 
@@ -115,13 +113,13 @@ def read_legs(directory: Path) -> EndpointEvidence:
         directory: the endpoint's.
 
     Raises:
-        UnusableEvidenceError: a file is not what its name says, or something is there that no leg leaves.
+        UnusableEvidenceError: a file is not of its form, or is foreign to every leg.
     """
     legs: list[LegRecord] = []
     ended: dict[str, EndedLeg] = {}
     for place in sorted((directory / LEGS).iterdir()) if (directory / LEGS).is_dir() else []:
         if not _LEG_NAME.fullmatch(place.name):
-            message = f"{LEGS}/{place.name}: not a leg's directory"
+            message = f"{LEGS}/{place.name}: not a leg; expected directories such as 01-A1"
             raise UnusableEvidenceError(message)
         failure, record = place / FAILURE, place / LEG
         if failure.exists() == record.exists():
@@ -149,22 +147,22 @@ def _ended_leg(place: Path, reason: str) -> EndedLeg:
 
 
 def require_end(place: Path, end: LegEnd) -> None:
-    """Hold how a leg says that its server ended against the supervisor's own file.
+    """Compare the leg's account of its server's end with the supervisor's own file.
 
     Args:
         place: the leg's directory.
-        end: what the leg says.
+        end: the leg's account.
 
     Raises:
-        UnusableEvidenceError: the file is not there or not of its form, or says something else.
+        UnusableEvidenceError: the file is absent, not of its form, or says something else.
     """
     if read_model(place / PROCESS, ProcessRecord) != end.process:
-        message = f"{PROCESS} in {place.name}: another end of the server than the leg tells; expected the same"
+        message = f"{PROCESS} in {place.name}: another end of the server than in the leg's record; expected the same"
         raise UnusableEvidenceError(message)
 
 
 def _require_named(place: Path, request: LegRequest) -> None:
-    """A directory's name is the one that its leg's request gives."""
+    """Require the directory's name of its leg's request."""
     named = leg_name(request.sequence, request.leg)
     if place.name != named:
         message = f"{LEGS}/{place.name}: its leg is number {request.sequence}, {request.leg}; expected it in {named}"
@@ -172,15 +170,15 @@ def _require_named(place: Path, request: LegRequest) -> None:
 
 
 def read_surroundings(directory: Path, name: str, span: tuple[str, str] | None) -> LegSurroundings:
-    """Read what was seen around a leg.
+    """Read the records around a leg.
 
     Args:
         directory: the endpoint's.
         name: of the leg's directory.
-        span: when it began and had ended, by its record; None without one.
+        span: of its begin and its end, by its record; None without one.
 
     Raises:
-        UnusableEvidenceError: something is there and is not of its form.
+        UnusableEvidenceError: a record exists and is not of its form.
     """
     sequence, place = leg_sequence(name), directory / LEGS / name
     return LegSurroundings(
@@ -194,19 +192,19 @@ def read_surroundings(directory: Path, name: str, span: tuple[str, str] | None) 
 
 
 def take_teacher(directory: Path, legs: Sequence[LegRecord]) -> Teacher | None:
-    """The canonical answers: the protocol's own, or those of the first control that left a record.
+    """Return the canonical answers: the protocol's own, or those of the first control with a record.
 
-    A candidate's answers are what is judged, and never what it is judged by.
+    The candidate is judged by them, so they never come from it.
 
     Args:
         directory: the endpoint's.
-        legs: that left a record, in the order of their numbers.
+        legs: all with a record, in the order of their numbers.
 
     Returns:
-        None where there are neither.
+        None if there are neither.
 
     Raises:
-        UnusableEvidenceError: the file is not one.
+        UnusableEvidenceError: the file is not of its form.
     """
     if (directory / TEACHER).exists():
         return read_teacher(directory / TEACHER)

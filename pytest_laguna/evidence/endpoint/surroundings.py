@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was seen of the cards and of the host around one leg."""
+"""Snapshots of the cards and of the host around one leg."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from pytest_laguna.evidence.reading import Missing
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LegSurroundings:
-    """What lies around one leg's record.
+    """Records around one leg.
 
     Attributes:
-        name: of its directory.
-        served: whether a server was to be started.
-        before: the looks at the cards before it.
-        after: those after it.
-        host: the host before and after its server.
-        span: when it began and when it had ended, by its record; None without one.
+        served: True if its server was to be started.
+        before: snapshots of the cards, as in ``after``.
+        span: of its begin and its end, by its record; None without one.
     """
 
     name: str

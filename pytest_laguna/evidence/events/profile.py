@@ -15,16 +15,15 @@ from pytest_laguna.evidence.arms.replay_profile import Count, Nanoseconds, RankH
 from pytest_laguna.evidence.schemas import Schema
 
 EventClock: TypeAlias = Literal["device-event", "host-clock"]
-"""What took the times: events of the device's stream, or on the cpu lane the host's monotonic clock in their place."""
+"""Source of the times: events of the device's stream, or on the cpu lane the host's monotonic clock."""
 
 
 class StreamIdentity(Schema):
-    """The stream that every event was recorded on.
+    """The stream of all events.
 
     Attributes:
-        device_type: such as ``xpu``, ``cuda`` or ``cpu``.
         device_index: the device's number in the rank's process.
-        stream_id: as torch numbers streams; on a CPU, where the calling thread is the stream, the thread's number.
+        stream_id: torch's number of the stream; on a CPU the number of the calling thread, which is the stream.
     """
 
     device_type: Annotated[str, pydantic.Field(min_length=1)]
@@ -33,11 +32,11 @@ class StreamIdentity(Schema):
 
 
 class HostLead(Schema):
-    """When the host had come to each boundary: what tells a stream that works from one that waits for the host.
+    """Host time at each boundary: evidence of a working stream against one waiting for the host.
 
     Attributes:
-        boundary_ns: host clock right before each event was recorded, since the first.
-        synchronised_ns: host clock when the one synchronise had returned, since the same moment.
+        boundary_ns: host clock right before each event was recorded, from the first event on.
+        synchronised_ns: host clock at the return of the one synchronise, from the same moment on.
     """
 
     boundary_ns: list[Nanoseconds]
@@ -45,14 +44,12 @@ class HostLead(Schema):
 
 
 class EventProfile(RankHeader):
-    """What one rank measured.
+    """The event profile of one rank.
 
     Attributes:
-        clock: what took the times.
-        stream: that was measured.
         interval_ns: from each event to the next, one a segment.
-        span_ns: from the first event to the last one, asked of the clock itself.
-        lead: None on a CPU, where the host is the device, and in a published profile, which has none.
+        span_ns: from the first event to the last one, by the clock itself.
+        lead: None on a CPU, where the host is the device, and in a published profile.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-event-profile-v1"], pydantic.Field(alias="schema")] = (
@@ -66,7 +63,7 @@ class EventProfile(RankHeader):
 
     @property
     def total_ns(self) -> int:
-        """The sum of all intervals."""
+        """Sum of all intervals."""
         return sum(self.interval_ns)
 
     @property
@@ -77,18 +74,18 @@ class EventProfile(RankHeader):
     @pydantic.model_validator(mode="after")
     def _whole(self) -> Self:
         if len(self.interval_ns) != len(self.kinds):
-            message = f"{len(self.interval_ns)} intervals for {len(self.kinds)} segments"
+            message = f"{len(self.interval_ns)} intervals; expected {len(self.kinds)}, one a segment"
             raise ValueError(message)
         if self.lead is not None:
             stamps = [*self.lead.boundary_ns, self.lead.synchronised_ns]
             if len(stamps) != len(self.kinds) + 2 or stamps[0] != 0 or stamps != sorted(stamps):
-                message = f"{len(stamps)} host times for {len(self.kinds)} segments: expected one each, rising from 0"
+                message = f"{len(stamps)} host times; expected {len(self.kinds) + 2}, rising from 0"
                 raise ValueError(message)
         return self
 
 
 class FitnessRound(Schema):
-    """Three replays, one after the other: what the instrument costs what it measures.
+    """Three consecutive replays: the cost of the instrument.
 
     Attributes:
         plain_ns: the whole replay, with nothing around it but the wait for the device at its end.
@@ -106,12 +103,7 @@ class FitnessRound(Schema):
 
 
 class EventFitness(RankHeader):
-    """What one rank found of the instrument.
-
-    Attributes:
-        clock: what took the events' times.
-        rounds: in their order.
-    """
+    """The instrument's trial on one rank."""
 
     file_schema: Annotated[Literal["pytest-laguna-event-fitness-v1"], pydantic.Field(alias="schema")] = (
         "pytest-laguna-event-fitness-v1"
@@ -123,6 +115,7 @@ class EventFitness(RankHeader):
     def _whole(self) -> Self:
         for number, each in enumerate(self.rounds):
             if {*each.stamped_kind_ns} != {*self.kinds} or {*each.events_kind_ns} != {*self.kinds}:
-                message = f"round {number}: expected host times of the kinds {sorted({*self.kinds})}"
+                seen = sorted({*each.stamped_kind_ns, *each.events_kind_ns})
+                message = f"round {number}: host times of {seen}; expected twice those of {sorted({*self.kinds})}"
                 raise ValueError(message)
         return self

@@ -30,10 +30,9 @@ class EventEvidence(ArmsEvidence):
 
     Attributes:
         profiles: of the arm with the event profile, by file name.
-        fitness: of the arm that tries the instrument, by file name.
+        fitness: of the arm with the instrument's trial, by file name.
         sparse: of the arm with a few events in many replays, by file name.
-        closure: binds the files.
-        digests: present SHA-256 of the files that the closure must bind.
+        digests: present SHA-256 of the closure's files.
     """
 
     profiles: Mapping[str, EventProfile | Missing]
@@ -44,11 +43,11 @@ class EventEvidence(ArmsEvidence):
 
 
 def read_events(directory: Path, arms: tuple[str, ...]) -> EventEvidence:
-    """Read everything that the campaign left; never raises for what lies there.
+    """Read everything in the event profile's directory; content never raises.
 
     Args:
         directory: the event profile's, whole or not.
-        arms: of the plan; an arm that left nothing consists of missing pieces.
+        arms: of the plan; an arm without files consists of missing pieces.
     """
     return EventEvidence(
         target_config=reading.read_as(directory, reading.TARGET_CONFIG, reading.read_config),
@@ -67,7 +66,7 @@ def read_events(directory: Path, arms: tuple[str, ...]) -> EventEvidence:
 
 
 def file_digests(directory: Path) -> dict[str, str]:
-    """SHA-256 by path of every file that the closure binds and that can be read."""
+    """SHA-256 by path of every readable file of the closure."""
     return reading.digests_in(directory, _bound(directory))
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events at a few intervals of many replays: which ones was settled before anything ran.
+"""Events at a few intervals of many replays, chosen before anything ran.
 
-The intervals of a replay are drawn from the digest of the segments' order and the replay's number, so that whoever
-knows the topology can draw them again, and nobody can choose them by what they show.
+The intervals of a replay are drawn from the digest of the segments' order and the replay's number. Anybody can draw
+them again from the topology, and nobody can choose them by their results.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pytest_laguna.evidence.arms.replay_profile import Nanoseconds, RankHeader, 
 from pytest_laguna.evidence.events.profile import EventClock, StreamIdentity
 
 FRACTION = 0.05
-"""Of a replay's boundaries that get an event, at most: two an interval."""
+"""Maximum share of a replay's boundaries with an event: two an interval."""
 
 
 def chosen_intervals(kinds: Sequence[str], replay: int) -> list[int]:
-    """The intervals that are measured in one replay, in their order; at least one.
+    """Return the measured intervals of one replay in their order; at least one.
 
     Args:
         kinds: of the segments, in replay order.
@@ -37,11 +37,9 @@ def chosen_intervals(kinds: Sequence[str], replay: int) -> list[int]:
 
 
 class SparseProfile(RankHeader):
-    """What one rank measured.
+    """The sparse profile of one rank.
 
     Attributes:
-        clock: what took the times.
-        stream: that was measured.
         replays: by replay, the nanoseconds of its chosen intervals in their order.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The variables that show a process some cards and no others: who leases sets them, and the analysis expects them."""
+"""Variables for the visible cards of a process: the lease sets them, and the analysis expects them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ MASK: Mapping[Lane, str] = {
     "cuda": "CUDA_VISIBLE_DEVICES",
     "xpu": "ZE_AFFINITY_MASK",
 }
-"""What names the cards."""
+"""Variable with the visible cards."""
 
 ORDER: Mapping[Lane, tuple[str, str]] = {
     "cuda": ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
     "xpu": ("ZE_ENABLE_PCI_ID_DEVICE_ORDER", "1"),
 }
-"""What makes the mask count in PCI order, as the management tools do."""
+"""Variable and value for PCI order in the mask, the order of the management tools."""
 
 
 class Named(Protocol):
-    """A card, as it is found or as it is recorded."""
+    """A card with its number and identity."""
 
     @property
     def ordinal(self) -> int:
-        """Its number as the management tool counts."""
+        """Number of the card in the management tool."""
 
     @property
     def identity(self) -> str:
@@ -35,9 +35,9 @@ class Named(Protocol):
 
 
 def showing(lane: Lane, cards: Iterable[Named]) -> dict[str, str]:
-    """The mask of these cards, and what fixes the order in which it counts.
+    """Return the mask of these cards, and the variable of its order.
 
-    CUDA takes whole UUIDs, where a number or a prefix may be another card; Level Zero takes numbers and nothing else.
+    CUDA takes whole UUIDs, because a number or a prefix may be another card; Level Zero takes nothing but numbers.
     """
     named = (card.identity if lane == "cuda" else str(card.ordinal) for card in cards)
     return dict([(MASK[lane], ",".join(named)), *([ORDER[lane]] if lane in ORDER else [])])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runtime closure: the libraries that a process would load, each with its digest, and those that are not there."""
+"""The runtime closure: every library a process would load, with its digest, and every absent one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ class Library(Schema):
     """One library of a closure.
 
     Attributes:
-        path: where it was found, under the name by which it was asked for.
-        link: what the symbolic link at ``path`` says; None where the file itself lies there.
-        target: the file behind all links.
-        soname: what it calls itself; None for a module that nothing links against.
-        needed: the names that it asks for, in its order.
-        sha256: of its content.
+        path: of the library, under its requested name.
+        link: content of the symbolic link at ``path``; None if the file itself lies there.
+        soname: its own name; None for a module outside the linker's reach.
+        needed: names of its dependencies, in its order.
     """
 
     path: str
@@ -30,12 +28,10 @@ class Library(Schema):
 
 
 class AbsentLibrary(Schema):
-    """A name for which no library was found.
+    """A requested name without a library.
 
     Attributes:
-        name: as it is asked for.
-        needed_by: the first library that asks for it.
-        renamed: a file among those searched that calls itself by this name; None when there is none.
+        renamed: a searched file with this name as its soname; None without one.
     """
 
     name: str
@@ -43,19 +39,19 @@ class AbsentLibrary(Schema):
     renamed: str | None
 
     def __str__(self) -> str:
-        found = "" if self.renamed is None else f"; {self.renamed} calls itself so: give it its name back"
+        found = "" if self.renamed is None else f"; {self.renamed} has this soname: give it its name back"
         return f"{self.name}: needed by {self.needed_by}, and in none of its directories{found}"
 
 
 class Closure(Schema):
-    """All libraries, in the order in which they would be loaded, and all that are absent."""
+    """All libraries in the order of loading, and all absent ones."""
 
     libraries: list[Library]
     absent: list[AbsentLibrary] = pydantic.Field(default_factory=list)
 
     @property
     def digest(self) -> str:
-        """Over the names and contents of what was found and the names of what was not; places do not enter it."""
+        """Digest over the names and contents of libraries and the names of absent ones, without their places."""
         found = {library.path.rpartition("/")[2]: library.sha256 for library in self.libraries}
         absent = dict.fromkeys((library.name for library in self.absent), None)
         return files.digest_of({"libraries": dict(found), "absent": dict(absent)})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an XPU's engine stands on, below Python: kernel, driver, Level Zero, and every library that it would load."""
+"""Base of an XPU's engine below Python: kernel, driver, Level Zero, and every library."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pytest_laguna.evidence.schemas import Schema
 
 
 class HostRuntime(Schema):
-    """The operating system's part.
+    """Kernel, driver and packages of the operating system.
 
     Attributes:
         kernel: its release.
-        driver: version of the xe module, or its source version where it is built in with the kernel; None when it is
-            not loaded.
-        packages: version by name of the installed packages that serve the card; empty where the host has no dpkg.
+        driver: version of the xe module, or its source version if it is built into the kernel; None if it is not
+            loaded.
+        packages: version by name of the installed packages for the card; empty without dpkg.
     """
 
     kernel: str
@@ -23,12 +23,11 @@ class HostRuntime(Schema):
 
 
 class DeviceRuntime(Schema):
-    """All of it.
+    """The operating system's part and the libraries.
 
     Attributes:
-        host: the operating system's part.
-        closure: what the kernels' package would load, the Level Zero loader and its driver among it; the version of
-            each stands in the name of the file behind its links.
+        closure: every library of the kernels' package, with the Level Zero loader and its driver; the name of the file
+            behind the links gives each version.
     """
 
     host: HostRuntime

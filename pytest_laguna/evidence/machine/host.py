@@ -17,8 +17,7 @@ class KernelLog(Schema):
     """Lines of the kernel's log.
 
     Attributes:
-        state: ``read``, or ``absent`` when it may not be read, which is not the same as clean.
-        reason: why it is absent.
+        state: ``absent`` without permission to read it; this proves nothing.
         last: number of the newest line; None if there is none or the log is absent.
         complete: True if no line after the requested one has been overwritten.
         lines: those after the requested one; none for the state before an arm.
@@ -57,8 +56,7 @@ class HostDifference(Schema):
     """After minus before, for the sensors and counters of both.
 
     Attributes:
-        seconds: between the two.
-        lost: sensors and counters that only the state before has.
+        lost: sensors and counters of the state before alone.
     """
 
     seconds: Finite
@@ -103,7 +101,7 @@ class HostAudit(Schema):
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.difference != difference(self.before, self.after):
-            raise ValueError("difference is not after minus before")
+            raise ValueError("difference: seen other values; expected after minus before")
         return self
 
 
@@ -119,12 +117,12 @@ Source: Linux, drivers/pci/pcie and drivers/acpi/apei.
 
 
 class HostLimits(Schema):
-    """The campaign's limits of the host; None leaves a fact recorded and not judged.
+    """The campaign's limits of the host; a limit of None leaves its fact unjudged.
 
     Attributes:
         temperature_celsius: maximum of all sensors, before and after.
         throttle_events: maximum growth of all counters together.
-        kernel_patterns: regular expressions that no line of the kernel's log during the arm may match.
+        kernel_patterns: regular expressions; no line of the kernel's log during the arm may match one.
         memory_available_bytes: minimum, before and after.
         load: maximum of the last minute's, before the arm; afterwards it is the arm's own.
         foreign_holders: True if processes without the lease's token may hold a card of the lane.
@@ -140,7 +138,7 @@ class HostLimits(Schema):
     @pydantic.field_validator("kernel_patterns")
     @classmethod
     def _feasible(cls, patterns: list[str] | None) -> list[str] | None:
-        """Refuse a pattern of a healthy host's lines: it would say nothing of the arm."""
+        """Refuse a pattern of a healthy host's lines: a match would not concern the arm."""
         for pattern in patterns or []:
             try:
                 matched = next((line for line in BACKGROUND if re.search(pattern, line)), None)

@@ -48,7 +48,7 @@ class SeenProcess(Schema):
         start_ticks: when it started, in clock ticks since the host did; None if it had ended before it was read.
         command: its arguments as a shell takes them, or its name in brackets if it has none.
         carries_token: True if it bears the lease's token; None if it had ended before it was read.
-        seen_by: source that named it, such as ``nvml``, ``xpu-smi``, ``fdinfo`` or the pattern of a worker.
+        seen_by: its source, such as ``nvml``, ``xpu-smi``, ``fdinfo`` or the pattern of a worker.
     """
 
     pid: pydantic.PositiveInt
@@ -63,10 +63,9 @@ class CardState(Schema):
 
     Attributes:
         identity: PCI address, UUID or slot.
-        ordinal: its number as the management tool counts.
-        memory_used_bytes: None without telemetry, which proves nothing.
+        memory_used_bytes: None without telemetry; an unknown value proves nothing.
         utilisation_percent: never judged: an idle Arc card can show full load.
-        holders: processes that have the device open, without the observer itself.
+        holders: processes with an open handle of the device, without the observer itself.
     """
 
     identity: str
@@ -81,9 +80,8 @@ class Observer(Schema):
 
     Attributes:
         executable: the program's file, with links resolved.
-        executable_sha256: of that file, the same before and after.
-        devices: the number of every device that the tool knows.
-        output: its whole standard output.
+        executable_sha256: the same before and after.
+        devices: the number of every device known to the tool.
     """
 
     command: list[str]
@@ -106,9 +104,7 @@ class Snapshot(Schema):
     """State of the leased cards and of the host's processes.
 
     Attributes:
-        utc: when it was begun.
         cards: in the order of the lease.
-        observer: None on lanes whose telemetry opens no device.
         workers: inference workers on the host, and every process with the lease's token.
     """
 
@@ -135,10 +131,8 @@ class IdleRecord(Schema):
 
     Attributes:
         phase: before the first arm of the lease, or after its last.
-        token: the lease's.
-        cards: their identities.
-        settling: memory until it reached the baseline or the time for that was over.
-        snapshots: those that are judged.
+        settling: memory until it reached the baseline or the time for it was over.
+        snapshots: the judged ones.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-idle-v1"], pydantic.Field(alias="schema")] = "pytest-laguna-idle-v1"

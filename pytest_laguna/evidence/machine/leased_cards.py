@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lease of an attempt: which cards, how they were chosen, and where the looks at them lie."""
+"""The lease of an attempt: its cards, their choice, and the places of their snapshots."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ IDLE_BEFORE = "idle-before.json"
 IDLE_AFTER = "idle-after.json"
 
 PROCESS = "process.json"
-"""In the directory of everything that was run under supervision: how it ended."""
+"""The end of a supervised run, in the run's own directory."""
 PROCESSES = "processes"
-"""Below the attempt's ``evidence``: a directory for each run whose own directory lies elsewhere."""
+"""Place below the attempt's ``evidence``: a directory for each run with its own directory elsewhere."""
 HOST = "host.json"
 """Beside it: the host before and after."""
 
 SHORTEST_PREFIX = 8
-"""Fewer characters of an identity are a mistake rather than a short form."""
+"""Minimum length of an abbreviated identity; a shorter one is a mistake."""
 
 
 class LeasedCard(Schema):
@@ -35,8 +35,7 @@ class LeasedCard(Schema):
     Attributes:
         ordinal: its number as the management tool counts.
         identity: PCI address, UUID or slot.
-        name: what the vendor calls it; on the cpu lane its core, and the slots that share it.
-        memory_bytes: all of its memory.
+        name: the vendor's; on the cpu lane its core, and the slots on it.
     """
 
     ordinal: pydantic.NonNegativeInt
@@ -46,28 +45,22 @@ class LeasedCard(Schema):
 
 
 class LeaseTerms(Schema):
-    """What a campaign asks of the cards and of the disks of its lane.
-
-    Attributes:
-        card: what every leased card is called; None for any.
-        storage: what may hold models, evidence and temporary files; None for anything.
-    """
+    """The campaign's requirements of the cards and of the disks of its lane."""
 
     card: str | None = None
     storage: StorageRule | None = None
 
 
 class LeaseStart(Schema):
-    """``lease.json``: written before the first look.
+    """``lease.json``: written before the first snapshot.
 
     Attributes:
-        token: what everything bears that runs under the lease.
-        cards: in the order in which ``--cards`` names them: the order of the ranks.
+        token: carried by every process under the lease.
+        cards: in the order of ``--cards``, the order of the ranks.
         inherited_masks: the caller's own choice of cards, by variable; the request was intersected with it.
-        environment: the variables that show a process these cards and no others.
-        cores: the processor cores that everything runs on; empty for all.
-        cleared: tokens of stale leases whose cards were swept and found idle before this one.
-        places: where evidence, temporary files and models lie; empty where the campaign asks for nothing.
+        cores: the processor cores of every process; empty for all.
+        cleared: tokens of stale leases, with cards swept and found idle before this lease.
+        places: of evidence, temporary files and models; empty without a rule.
     """
 
     file_schema: Annotated[Literal["pytest-laguna-leased-cards-v1"], pydantic.Field(alias="schema")] = (

@@ -36,10 +36,8 @@ class Place(Schema):
     """A place with its file system and its hardware.
 
     Attributes:
-        purpose: of the files there. Caches of arms lie with the evidence while the arms run.
-        path: as it is named, absolute.
-        real: without links; for a path that does not exist yet, its nearest directory that does.
-        file_system: the kernel's name.
+        purpose: of the files; caches of arms lie with the evidence while the arms run.
+        real: without links; for an absent path, its nearest existing directory.
         source: the mounted device or volume.
         device: major and minor number of the mount, in decimal.
         hardware: devices below all volumes and mirrors; empty if the kernel knows none.
@@ -73,13 +71,13 @@ def misplaced(place: Place, rule: StorageRule) -> str | None:
         where += f" (in fact {place.real})"
     on = f"{where} lies on {place.source} ({place.file_system}, {place.device})"
     if place.file_system not in rule.file_systems:
-        return f"{on}; expected one of {', '.join(rule.file_systems)}: keep it on an internal disk"
+        return f"{on}; expected one of {', '.join(rule.file_systems)}; move it to an internal disk"
     if not place.hardware:
-        return f"{on}, of which the kernel knows no disk; expected an internal one: keep it on one"
+        return f"{on}, of which the kernel knows no disk; expected an internal one; move it to one"
     for device in place.hardware:
         reason = _not_internal(device, rule)
         if reason is not None:
-            return f"{on}, that is {device.path}: {reason}: keep it on an internal disk"
+            return f"{on}, that is {device.path}: {reason}; move it to an internal disk"
     return None
 
 

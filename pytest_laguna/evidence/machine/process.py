@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of a supervised child and of all below it."""
+"""Record of a supervised child, and of all processes below it."""
 
 from __future__ import annotations
 
@@ -15,32 +15,31 @@ from pytest_laguna.evidence.values import NonNegative
 
 
 def _ended(wait_status: int) -> int:
-    """A status of a process that has ended, and was not only stopped."""
+    """Return the status of an ended process; raises ValueError for a stopped one."""
     os.waitstatus_to_exitcode(wait_status)
     return wait_status
 
 
 class Reason(enum.StrEnum):
-    """Why a supervised child's time was over."""
+    """Cause of a supervised child's end."""
 
     EXITED = "exited"
     """It ended by itself."""
     STOPPED = "stopped"
-    """The controller asked for it, or a signal to the supervisor."""
+    """The controller asked for it, or a signal to the supervisor did."""
     DEADLINE = "deadline"
     MEMORY = "memory"
     OWNER_GONE = "owner-gone"
-    """The controller hung up: everything was killed at once."""
+    """The controller hung up: the supervisor killed everything at once."""
     SUPERVISOR_LOST = "supervisor-lost"
     """The supervisor ended without a result: the controller swept by token."""
 
 
 class FoundProcess(Schema):
-    """A process that should not have been there.
+    """An unexpected process.
 
     Attributes:
-        pid: its number.
-        command: its command line, or its name in brackets; empty when it ended while it was described.
+        command: its command line, or its name in brackets; empty if it ended while it was read.
         start_ticks: when it started, in clock ticks since boot; with the pid it names one process for ever.
     """
 
@@ -53,22 +52,19 @@ class FoundProcess(Schema):
 
 
 class ProcessRecord(Schema):
-    """A supervised child's end.
+    """End of a supervised child.
 
     Attributes:
-        schema_name: the form of this record.
-        reason: why its time was over.
-        wait_status: as ``waitpid`` gives it; None when nobody could collect it.
-        last_signal: the number of the last signal that was sent to the tree; None when there was no need for one.
+        wait_status: as ``waitpid`` gives it; None if nobody could collect it.
+        last_signal: number of the last signal to the tree; None if none was necessary.
         wall_seconds: from its start to the end of the last process below it.
-        peak_memory_bytes: the largest sum over the tree that was polled; None without a limit.
-        leftovers: what was still alive when the child had ended by itself and the time to settle was over: it was
-            killed, and still counts against the arm. Where it had ended badly and the controller stopped it in that
-            time, what did not end when it was asked to; where the supervisor was lost, what the sweep found instead.
-        survivors: what was still alive after SIGKILL and its seconds: stuck in the kernel, or not ours to signal.
-        proven_empty: whether the kernel said in the end that no process is left below the supervisor; a look at /proc
-            may not show all of them, as on a host that hides the processes of others.
-        last_journal_line: the last whole line of the child's journal; None when it has none.
+        peak_memory_bytes: the largest polled sum over the tree; None without a limit.
+        leftovers: processes alive after the child had ended by itself and the time to settle was over: killed, and held
+            against the arm. If the child ended badly and the controller stopped it in that time, the processes that
+            ignored the request to end; if the supervisor was lost, those found by the sweep.
+        survivors: processes alive after SIGKILL and its seconds: stuck in the kernel, or not ours to signal.
+        proven_empty: True if the kernel confirmed at the end that no process is left below the supervisor; /proc may
+            hide some, as on a host that hides the processes of others.
     """
 
     schema_name: Literal["laguna-process-v1"] = "laguna-process-v1"
@@ -84,20 +80,20 @@ class ProcessRecord(Schema):
 
     @property
     def exit_code(self) -> int | None:
-        """The child's exit code; negative is the signal that ended it, None is unknown."""
+        """Exit code of the child; negative for a signal's number, None if unknown."""
         return None if self.wait_status is None else os.waitstatus_to_exitcode(self.wait_status)
 
     @property
     def left_behind(self) -> FoundProcess | None:
-        """The first process that it left running when it had ended; None when none is known.
+        """First process left running at the end of the child; None if none is known.
 
-        What a sweep finds after a lost supervisor may be the arm itself, which was still to end: it is none of these.
+        The sweep after a lost supervisor may find the arm itself, not yet ended; it does not count.
         """
         return None if self.reason is Reason.SUPERVISOR_LOST else next(iter(self.leftovers), None)
 
     @property
     def is_clean(self) -> bool:
-        """Whether the child ended by itself with exit code 0 and left nothing behind."""
+        """True if the child ended by itself with exit code 0 and left nothing behind."""
         nothing_left = self.proven_empty and not self.leftovers and not self.survivors
         return self.reason is Reason.EXITED and self.exit_code == 0 and self.last_signal is None and nothing_left
 
@@ -107,12 +103,12 @@ class ProcessRecord(Schema):
         parts += [f"{found}: {process}" for process in self.leftovers]
         parts += [f"survived SIGKILL: {process}" for process in self.survivors]
         if not self.proven_empty and not self.survivors:
-            parts.append("whether all of it has ended is not proven")
+            parts.append("not proven that all its processes have ended")
         return "; ".join(parts)
 
 
 def exit_words(exit_code: int | None) -> str:
-    """An exit code as ``ProcessRecord`` has it, or the name of the signal that it stands for."""
+    """Return an exit code of ``ProcessRecord`` in words: a negative one by the name of its signal."""
     if exit_code is None:
         return "exit unknown"
     if exit_code >= 0:

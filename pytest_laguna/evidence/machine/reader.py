@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a device gate records of its machine: the lease, looks at cards and host, the ends of processes."""
+"""A device gate's records of its machine: the lease, snapshots of cards and host, the ends of processes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,12 @@ from pytest_laguna.evidence.schemas import Model
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MachineEvidence:
-    """What lies in an attempt of a device gate.
+    """Machine records of an attempt of a device gate.
 
     Attributes:
-        lease: the leased cards.
-        before: the looks before the first test.
-        after: the looks after the last.
-        processes: the ends of everything that was run, by the path of the record.
-        audits: the host around them, likewise.
+        before: snapshots before the first test.
+        after: snapshots after the last.
+        processes: the ends of all runs, by the path of the record.
     """
 
     lease: LeaseStart | Missing
@@ -43,10 +41,10 @@ class MachineEvidence:
 
 
 def read_machine(evidence: Path) -> MachineEvidence:
-    """Read it all, each file by itself.
+    """Read all machine records, each file by itself.
 
     Args:
-        evidence: the attempt's directory of that name.
+        evidence: the attempt's directory of this name.
     """
     return MachineEvidence(
         lease=read_piece(evidence, f"{DIRECTORY}/{LEASE}", LeaseStart),
@@ -58,7 +56,7 @@ def read_machine(evidence: Path) -> MachineEvidence:
 
 
 def read_processes(evidence: Path) -> Mapping[str, ProcessRecord | Missing]:
-    """Read the ends of everything that was run, by the path of the record."""
+    """Read the ends of all runs, by the path of the record."""
     return _read_all(evidence, PROCESS, ProcessRecord)
 
 

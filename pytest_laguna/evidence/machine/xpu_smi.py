@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The output of ``xpu-smi ps -j``, read strictly.
 
-Source of the form: the output of record 102 (tests/data), which has these keys and no other.
+Source of the form: the output of record 102 (tests/data), with these keys and no other.
 """
 
 from __future__ import annotations
@@ -19,11 +19,8 @@ class ProcessRow(Schema):
     """One process on one device.
 
     Attributes:
-        device_id: the device's number as xpu-smi counts.
         mem_size: as printed; xpu-smi states no unit.
-        process_id: its pid.
-        process_name: the program's name; a process can choose it, so it proves nothing alone.
-        shared_mem_size: as printed.
+        process_name: chosen by the process, so it proves nothing alone.
     """
 
     device_id: pydantic.NonNegativeInt

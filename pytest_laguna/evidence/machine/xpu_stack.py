@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which torch, which kernels and which vLLM go together on an XPU, each row with its source.
+"""Matching releases of torch, kernels and vLLM on an XPU, each row with its source.
 
 No package says so itself: the kernels' wheel requires nothing, and vLLM's names no kernels, so pip installs any pair. A
-pair that does not fit imports, and fails or computes something else later.
+mismatched pair imports, and fails or computes something else later.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ TORCH, VLLM, KERNELS, IPEX = "torch", "vllm", "vllm-xpu-kernels", "intel-extensi
 
 
 class Stack(NamedTuple):
-    """Versions that go together.
+    """Matching versions.
 
     Attributes:
-        vllm: release.
         torch: release; its build is ``+xpu``.
-        kernels: release of vllm-xpu-kernels; None before there were any.
-        ipex: release of Intel's extension, whose build is ``+xpu`` as well; None since it is gone.
-        source: where it stands.
+        kernels: release of vllm-xpu-kernels; None before its first release.
+        ipex: release of Intel's extension, with ``+xpu`` as its build too; None since its end.
     """
 
     vllm: str
@@ -46,7 +44,7 @@ STACKS = (
 
 
 def misfit(installed: Mapping[str, str]) -> str | None:
-    """Why what is installed for an engine does not go together, one line with what would; None when it does.
+    """Return the mismatch of an engine's installed packages, one line with the match; None without a mismatch.
 
     Args:
         installed: version by name, as an interpreter's distributions spell both.
@@ -57,7 +55,7 @@ def misfit(installed: Mapping[str, str]) -> str | None:
         return f"{VLLM} is not installed; expected one of {_releases()}"
     fitting = next((stack for stack in STACKS if stack.vllm == _release(vllm)), None)
     if fitting is None:
-        return f"{VLLM} {vllm}: what goes with it is not known; expected one of {_releases()}"
+        return f"{VLLM} {vllm}: its matching packages are unknown; expected one of {_releases()}"
     wanted = {TORCH: fitting.torch, KERNELS: fitting.kernels, IPEX: fitting.ipex}
     for name, version in wanted.items():
         seen = found.get(name)

@@ -114,7 +114,7 @@ MUTANTS: dict[str, tuple[Change, str]] = {
     ),
     "another end by the supervisor": (
         replace("process.json", b'"reason":"stopped"', b'"reason":"deadline"'),
-        r"process\.json in 02-B1: another end of the server than the leg tells",
+        r"process\.json in 02-B1: another end of the server than in the leg's record",
     ),
     "no end by the supervisor": (remove("process.json"), r"process\.json: cannot be read"),
     "an answer too many": (write("row-03.sse", b"x"), r"row-03\.sse: seen in the leg's directory"),

@@ -112,7 +112,10 @@ def test_a_record_without_a_field_is_refused(field: str) -> None:
         ({"ranks": []}, "at least 1 item"),
         ({"ranks": [support.record().ranks[0], support.record().ranks[0]]}, "expected each of the request's once"),
         ({"acceptance": None}, "acceptance None; expected one in every arm but q1"),
-        ({"request": support.request(arm=Arm.Q1, draft=None)}, "arm q1: acceptance .*; expected one in every arm but q1"),
+        (
+            {"request": support.request(arm=Arm.Q1, draft=None)},
+            "arm q1: acceptance .*; expected one in every arm but q1",
+        ),
         ({"generation_seconds": 0.0}, "greater than 0"),
         ({"generation_seconds": float("nan")}, "greater than 0|finite"),
         ({"start_seconds": float("inf")}, "finite"),

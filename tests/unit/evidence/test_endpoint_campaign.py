@@ -41,9 +41,9 @@ def changed(**values: Any) -> EndpointThresholds:
         ({"cycle_saving_ms": float("inf")}, "finite number"),
         ({"control_health_percent": 0.0}, "greater than 0"),
         ({"control_health_percent": 100.0}, "less than 100"),
-        ({"headline": {"percent": 0.0, "strict": False}}, "at least 0 % asks for no gain"),
-        ({"paired_median": {"percent": 0.0, "strict": False}}, "at least 0 % asks for no gain"),
-        ({"practical_floor": 92.16352215694299}, "is not above the record 92.16352215694299, and asks nothing"),
+        ({"headline": {"percent": 0.0, "strict": False}}, "at least 0 %: no gain"),
+        ({"paired_median": {"percent": 0.0, "strict": False}}, "at least 0 %: no gain"),
+        ({"practical_floor": 92.16352215694299}, "expected more than the record, 92.16352215694299"),
     ],
 )
 def test_a_threshold_that_decides_beforehand_is_refused(values: dict[str, Any], message: str) -> None:
@@ -68,7 +68,7 @@ def test_the_tightest_and_the_loosest_that_can_still_fail_and_hold_are_taken(val
 
 def test_no_more_rows_can_be_won_than_there_are_prompts() -> None:
     assert lab.plan(thresholds=changed(rows_won=13)).thresholds.rows_won == 13
-    with pytest.raises(pydantic.ValidationError, match="rows_won is 14 of 13 prompts; expected no more than there are"):
+    with pytest.raises(pydantic.ValidationError, match="rows_won is 14; expected at most the 13 prompts"):
         EndpointPlan.model_validate(lab.plan().model_dump() | {"thresholds": changed(rows_won=14)})
 
 

@@ -48,7 +48,7 @@ def test_a_leg_is_read_where_its_name_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "written", "message"),
     [
-        ("retry", (), "legs/retry: not a leg's directory"),
+        ("retry", (), "legs/retry: not a leg; expected directories such as 01-A1"),
         ("01-A1", (), "legs/01-A1: neither of leg.json and failure.json; expected one of them"),
         ("01-A1", ("leg", "failure"), "legs/01-A1: both of leg.json and failure.json; expected one of them"),
         ("02-A1", ("leg",), "legs/02-A1: its leg is number 1, A1; expected it in 01-A1"),
@@ -109,16 +109,16 @@ def test_a_leg_that_ended_tells_how_its_server_did(tmp_path: Path) -> None:
     with pytest.raises(UnusableEvidenceError) as caught:
         read_legs(tmp_path)
     assert str(caught.value) == (
-        "process.json in 01-A1: another end of the server than the leg tells; expected the same"
+        "process.json in 01-A1: another end of the server than in the leg's record; expected the same"
     )
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"event_tokens": [511]}, "tokens, arrivals and tokens of events are (512, 512, 511): expected one number"),
-        ({"done_ns": 0}, "arrival_ns and done_ns go back in time"),
-        ({"token_sha256": "0" * 64}, "token_sha256 is not the digest of token_ids"),
+        ({"event_tokens": [511]}, "tokens, arrivals and tokens of events are (512, 512, 511); expected one number"),
+        ({"done_ns": 0}, "arrival_ns and done_ns: seen a time before an earlier one; expected none"),
+        ({"token_sha256": "0" * 64}, "token_sha256: seen another digest; expected that of token_ids"),
     ],
 )
 def test_a_row_that_contradicts_itself_is_refused(changed: dict[str, JSON], message: str) -> None:

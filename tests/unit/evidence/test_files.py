@@ -113,7 +113,7 @@ def test_lists_and_objects_lie_in_one_another_up_to_a_limit(limit: int) -> None:
     assert files.canonical_json(value, nesting=limit)
     with pytest.raises(
         UnusableEvidenceError,
-        match=f"^cannot be written as JSON: nested deeper than {limit} levels; expected what every reader can read$",
+        match=f"^cannot be written as JSON: nested deeper than {limit} levels; expected at most {limit}$",
     ):
         files.canonical_json([value], nesting=limit)
 

@@ -212,7 +212,7 @@ def test_what_is_not_that_form_is_refused_in_one_line(
     [
         (b"\xff", r"not text \(.*\); expected a replay profile"),
         (b'{"rank":1,"rank":2}', ".*key 'rank' twice"),
-        (b'{"rank":NaN}', ".*NaN is no number"),
+        (b'{"rank":NaN}', ".*NaN is not a number"),
         (b'{"a":1,"b":1,"b":2}', ".*key 'b' twice in one object"),
         (b'{"rank":1e999}', ".*1e999 is beyond every finite number"),
         (b"[]", "a list; expected an object"),

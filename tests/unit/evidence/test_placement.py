@@ -25,26 +25,26 @@ def place(path: str = INSIDE, *, removable: bool = False, **changes: Any) -> Pla
     ("found", "reason"),
     [
         (place(), None),
-        (place(file_system="nfs"), "(nfs, 8:1); expected one of ext4, xfs: keep it on an internal disk"),
+        (place(file_system="nfs"), "(nfs, 8:1); expected one of ext4, xfs; move it to an internal disk"),
         (
             place(hardware=[]),
-            "8:1), of which the kernel knows no disk; expected an internal one: keep it on one",
+            "8:1), of which the kernel knows no disk; expected an internal one; move it to one",
         ),
         (
             place(removable=True),
-            f"{INSIDE}: removable; expected a disk that stays: keep it on an internal disk",
+            f"{INSIDE}: removable; expected a disk that stays; move it to an internal disk",
         ),
         (
             place("/devices/pci0000:00/0000:00:14.0/usb1/1-1"),
-            "1-1: on a cable or a network; expected a disk of this host: keep it on an internal disk",
+            "1-1: on a cable or a network; expected a disk of this host; move it to an internal disk",
         ),
         (
             place("/devices/virtual/block/loop0"),
-            "loop0: on no bus of this host; expected a disk of this host: keep it on an internal disk",
+            "loop0: on no bus of this host; expected a disk of this host; move it to an internal disk",
         ),
         (
             place("/devices/pci0000:00/0000:00:01.0/virtio1/block/vda"),
-            "vda: driven by none of nvme, ata; expected one of them: keep it on an internal disk",
+            "vda: driven by none of nvme, ata; expected one of them; move it to an internal disk",
         ),
     ],
 )

@@ -47,7 +47,7 @@ def test_each_part_of_a_clean_end_is_needed(changes: dict[str, Any]) -> None:
         ({"wait_status": signal.SIGKILL}, "SIGKILL after 1.0 s"),
         ({"wait_status": 40}, "signal 40 after 1.0 s"),
         ({"wait_status": None}, "exit unknown after 1.0 s"),
-        ({"proven_empty": False}, "exit code 0 after 1.0 s; whether all of it has ended is not proven"),
+        ({"proven_empty": False}, "exit code 0 after 1.0 s; not proven that all its processes have ended"),
     ],
     ids=["clean", "code", "signal", "number", "unknown", "unproven"],
 )

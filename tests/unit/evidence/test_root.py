@@ -36,7 +36,7 @@ def test_a_root_that_others_may_enter_is_refused_by_its_name(tmp_path: Path) -> 
     sealed.mkdir()
     sealed.chmod(0o750)
     assert _refusal(sealed) == (
-        f"sealed root {sealed}: mode 0750 lets others in; expected 0700: choose a directory of its own for evidence"
+        f"sealed root {sealed}: mode 0750 lets others in; expected 0700; choose a directory of its own for evidence"
     )
 
 
@@ -44,7 +44,7 @@ def test_a_lane_that_cannot_be_looked_at_is_named() -> None:
     with pytest.raises(root.RootError) as caught:
         root.check_tree(Path("/dev/null"), Path("/dev/null/demo/cpu"))
     assert str(caught.value) == (
-        "sealed root /dev/null: demo: cannot be looked at (Not a directory); name another root with --sealed-root"
+        "sealed root /dev/null: demo: cannot be read (Not a directory); name another root with --sealed-root"
     )
 
 
@@ -62,7 +62,7 @@ def test_what_git_says_of_a_broken_checkout_is_passed_on(tmp_path: Path) -> None
     assert told.startswith(
         f"{where} (fatal: bad config line "
     )  # and then git's words, whose versions name it differently
-    assert told.endswith(".git/config); mend or move it")
+    assert told.endswith(".git/config); fix git or move it")
 
 
 def test_what_was_added_in_spite_of_the_pattern_is_ignored_all_the_same(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_only_one_holds_a_lane_and_the_next_may_when_it_ends(tmp_path: Path) -> 
     held = root.lock(tmp_path)
     with pytest.raises(root.RootError) as caught:
         root.lock(tmp_path)
-    assert str(caught.value) == f"{tmp_path}: another gate session is at work there; wait for it to end, then run again"
+    assert str(caught.value) == f"{tmp_path}: another gate session runs there; wait for its end, then run again"
     os.close(held)
     os.close(root.lock(tmp_path))
 
@@ -149,7 +149,7 @@ def test_a_file_that_the_disk_does_not_give_is_named(tmp_path: Path, monkeypatch
     monkeypatch.setattr(files, "sha256_file", give_nothing)
     with pytest.raises(UnusableEvidenceError) as caught:
         root.take_tree(tmp_path)
-    assert str(caught.value) == "torn: cannot be read (Input/output error)"
+    assert str(caught.value) == "torn: cannot be read (Input/output error); expected a file as it was written"
 
 
 def test_an_attempt_that_is_gone_cannot_be_listed(tmp_path: Path) -> None:

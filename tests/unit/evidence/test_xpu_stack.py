@@ -41,7 +41,7 @@ NEW = STACKS[0]
         ({"vllm_xpu_kernels": None}, "vllm-xpu-kernels absent does not go with"),
         ({TORCH: None}, "torch absent does not go with"),
         ({VLLM: None}, "vllm is not installed; expected one of 0.33.0, 0.32.0, "),
-        ({VLLM: "0.1.0"}, "vllm 0.1.0: what goes with it is not known; expected one of"),
+        ({VLLM: "0.1.0"}, "vllm 0.1.0: its matching packages are unknown; expected one of"),
         ({IPEX: "2.8.10+xpu"}, "intel-extension-for-pytorch 2.8.10+xpu does not go with"),
     ],
 )

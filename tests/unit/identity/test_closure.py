@@ -135,7 +135,7 @@ def test_what_is_absent_or_renamed_is_named_once(tmp_path: Path) -> None:
     (tmp_path / "object.o").write_bytes(b"\x7fELF damaged")
     said = [str(absent) for absent in resolve_closure(roots).absent]
     nowhere = f"needed by {roots[0]}, and in none of its directories"
-    mended = f"{tmp_path}/other-name calls itself so: give it its name back"
+    mended = f"{tmp_path}/other-name has this soname: give it its name back"
     assert said == [f"libgone.so: {nowhere}", f"librenamed.so: {nowhere}; {mended}"]
 
 

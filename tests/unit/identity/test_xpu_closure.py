@@ -122,7 +122,7 @@ def test_a_renamed_library_is_named_with_its_new_name(of_twelve: Path) -> None:
         (place / "libmhc_kernels_xe_2.so").rename(place / "libmhc_kernels_xe_2.so.old")
         closure = resolve_closure([place / name for name in MODULES])
         [line] = [str(library) for library in closure.absent if library.name == "libmhc_kernels_xe_2.so"]
-        assert line.endswith(f"; {place}/libmhc_kernels_xe_2.so.old calls itself so: give it its name back")
+        assert line.endswith(f"; {place}/libmhc_kernels_xe_2.so.old has this soname: give it its name back")
     finally:
         remove(place)
 

@@ -141,8 +141,8 @@ def _unknown(kernel: Kernel) -> None:
         (_iscsi, "ext4", "on a cable or a network"),
         (_sata, "ext4", "driven by none of nvme; expected one of them"),
         (_unknown, "ext4", "of which the kernel knows no disk"),
-        (_unknown, "nfs4", "expected one of ext4: keep it on an internal disk"),
-        (_unknown, "ntfs3", "expected one of ext4: keep it on an internal disk"),
+        (_unknown, "nfs4", "expected one of ext4; move it to an internal disk"),
+        (_unknown, "ntfs3", "expected one of ext4; move it to an internal disk"),
     ],
 )
 def test_everything_else_is_refused(

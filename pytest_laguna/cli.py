@@ -243,9 +243,7 @@ def _require_new(out: Path, sealed_root: Path) -> None:
     Raises:
         _RefusedError: it does, or its directory is missing.
     """
-    if Path(os.path.realpath(out)).is_relative_to(
-        os.path.realpath(sealed_root)
-    ):  # unlike resolve(), it survives loops of links
+    if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(sealed_root)):  # resolve() fails on loops of links
         raise _RefusedError(f"{out}: inside {sealed_root}, which stays as it was sealed; name a file elsewhere")
     if os.path.lexists(out):
         raise _RefusedError(f"{out}: exists already; name a new file")

@@ -94,7 +94,7 @@ def prove_clause(prove: Prove, derived: Derived[Any], clause: str, statement: st
         raise_verdict(verdict, f"{reason} ({derived.notice})")
     lines = derived.rules.get(clause, ())
     if clause in derived.rules and not any(verdict for _, verdict, _ in lines):
-        statement = f"not asked, and so not proven of these legs: {statement}"
+        statement = f"not judged, so not proven of these legs: {statement}"
     rules: dict[str, JSON] = {rule: reason or str(verdict) for rule, verdict, reason in lines}
     prove(f"{statement} ({derived.notice})", rules=rules, **observed)
 

@@ -259,7 +259,7 @@ class GateSession:
             message = f"{item.nodeid}: expected one mark gate({self._gate.options.gate}) and one mark clause(id)"
             raise pytest.UsageError(message)
         if clauses[0].kwargs or len(clauses[0].args) != 1 or not isinstance(clauses[0].args[0], str):
-            message = f"{item.nodeid}: mark clause takes one id and nothing else"
+            message = f"{item.nodeid}: seen other arguments of mark clause; expected one id"
             raise pytest.UsageError(message)
         item.stash[fixtures.CLAUSE] = clauses[0].args[0]
         return clauses[0].args[0]

@@ -195,14 +195,14 @@ def _conclude(status: int, said: str, orphans: list[FoundProcess], verify: Verif
         command = files.printable(orphans[0].command[:_COMMAND_SHOWN])
         left = f"process {orphans[0].pid} was left running by the session: {command}"
         if (Path(said) / root.RECEIPT).exists():
-            return Verdict.VOID.exit_code, f"VOID: {left}; what it wrote is in {said}"
+            return Verdict.VOID.exit_code, f"VOID: {left}; its evidence is in {said}"
         reason = f"{reason}; {left}"
     if status == verdict.exit_code:
         return status, ""
     if verdict is Verdict.NOT_PROVEN:
-        return verdict.exit_code, f"NOT_PROVEN: the session {ended}: {reason}; what it wrote is in {said}"
+        return verdict.exit_code, f"NOT_PROVEN: the session {ended}: {reason}; its evidence is in {said}"
     reason = f"the session {ended}, but its attempt verifies as {verdict}: {reason}"
-    return Verdict.VOID.exit_code, f"VOID: {reason}; what it wrote is in {said}"
+    return Verdict.VOID.exit_code, f"VOID: {reason}; its evidence is in {said}"
 
 
 def _mark(attempt: Path, orphans: list[FoundProcess]) -> None:

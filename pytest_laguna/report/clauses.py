@@ -64,20 +64,18 @@ def _proof(proof: ClauseProof) -> Markup:
 def _count(rules: Sequence[RuleLine]) -> str:
     """Count the rules that hold, do not hold, or decide nothing."""
     verdicts = [verdict for _, verdict, _ in rules]
+    silent = verdicts.count(None)
     holding = len({rule for rule, verdict, _ in rules if verdict is Verdict.PASS})
     counts = [(holding, "rules hold" if holding != 1 else "rule holds")]
     counts += [(verdicts.count(verdict), str(verdict)) for verdict in Verdict if verdict is not Verdict.PASS]
-    counts.append((verdicts.count(None), "decide nothing" if verdicts.count(None) != 1 else "decides nothing"))
+    counts.append((silent, "decide nothing" if silent != 1 else "decides nothing"))
     return ", ".join(f"{count} {word}" for count, word in counts if count) or "no rule"
 
 
 def _rule(line: RuleLine) -> tuple[str, str, str]:
     rule, verdict, reason = line
-    return (
-        code(rule),
-        badge(verdict) if verdict is not None else element("span", "decides nothing", class_="soft"),
-        reason,
-    )
+    shown = element("span", "decides nothing", class_="soft") if verdict is None else badge(verdict)
+    return code(rule), shown, reason
 
 
 def _files(shown: ShownAttempt, clause: str) -> Markup:

@@ -10,7 +10,7 @@ from pytest_laguna.evidence.schemas import Analysis
 from pytest_laguna.verdict import Verdict
 
 _REASON = 160
-"""Letters of a reason in the table; the report has all of it."""
+"""Characters of a reason in the table; the report has all of it."""
 
 
 def verdict_table(analysis: Analysis) -> Iterator[str]:

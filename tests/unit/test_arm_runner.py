@@ -40,7 +40,7 @@ def test_what_a_program_leaves_is_judged_though_nobody_looks_at_its_end(run: Arm
     run(LEAVES, {}, place, 20.0)
     ((verdict, reason),) = judge_processes(read_processes(evidence))
     assert verdict is Verdict.FAIL
-    assert reason.startswith("clause/process.json: nothing-left: left behind: pid ")
+    assert reason.startswith("clause/process.json: nothing-left: left behind: ")
 
 
 def test_so_it_is_where_a_program_runs_outside_the_evidence(run: ArmRunner, evidence: Path, tmp_path: Path) -> None:

@@ -474,11 +474,7 @@ class Campaign(Table):
 
 
 def parse_campaign(content: bytes, name: str) -> Campaign:
-    """Read a campaign from TOML.
-
-    Args:
-        content: the file's bytes.
-        name: name of the file in errors.
+    """Read a campaign from TOML; errors call it ``name``.
 
     Raises:
         CampaignError: not UTF-8, not TOML (a doubled key), nested too deeply, an unknown, missing or mistyped key (the

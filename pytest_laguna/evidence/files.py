@@ -97,9 +97,7 @@ def sha256_bytes(content: bytes) -> str:
 def canonical_json(value: JSON, *, nesting: int = NESTING_LIMIT) -> bytes:
     """Return RFC 8785 JSON: one byte sequence for one value.
 
-    Args:
-        value: any JSON value.
-        nesting: maximum depth of nested lists and objects; less than the limit for a part of a larger value.
+    ``nesting`` is the maximum depth of lists and objects: less than the limit for a part of a larger value.
 
     Raises:
         UnusableEvidenceError: the value has no such form (NaN, an infinity, an integer beyond 2**53, a lone surrogate),
@@ -135,12 +133,8 @@ def digest_of(value: JSON) -> str:
 def read_canonical_json(path: Path, *, limit: int = SIZE_LIMIT) -> JSON:
     """Read a JSON file of ours; refuse any other spelling of the same value (a doubled key, a space).
 
-    Args:
-        path: the file.
-        limit: maximum size in bytes.
-
     Raises:
-        UnusableEvidenceError: the file is missing, unreadable, too large, not JSON, or not in canonical form.
+        UnusableEvidenceError: missing, unreadable, larger than ``limit`` bytes, not JSON, or not in canonical form.
     """
     content = read_bytes(path, limit=limit)
     value = parse_json(content, path.name)

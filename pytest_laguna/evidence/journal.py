@@ -130,10 +130,7 @@ class Journal:
                 return False
 
     def write_again(self, aside: Path) -> None:
-        """Restore the journal at its path.
-
-        Args:
-            aside: new path of any file now in its place.
+        """Restore the journal at its path; a file now in its place moves to ``aside``.
 
         Raises:
             OSError: one of them could not be written.

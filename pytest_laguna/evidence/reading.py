@@ -61,7 +61,7 @@ class Failure(Schema):
 
 
 Stacks: TypeAlias = Mapping[int, Stack | Missing]
-"""Stacks by rank. A rank that wrote nothing has no entry."""
+"""Stacks by rank, without the ranks that wrote nothing."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

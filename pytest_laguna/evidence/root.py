@@ -58,10 +58,7 @@ class RootError(Exception):
 
 
 def check_root(path: Path) -> None:
-    """Refuse an unsuitable place for evidence.
-
-    Args:
-        path: an absolute path; it may not exist yet.
+    """Refuse an unsuitable place for evidence, an absolute path with or without a directory.
 
     Raises:
         RootError: behind a symbolic link, not a directory, another user's, open to others, or inside a git checkout
@@ -80,11 +77,7 @@ def check_root(path: Path) -> None:
 
 
 def check_tree(sealed_root: Path, lane_directory: Path) -> None:
-    """Refuse unsuitable directories of the campaign, the lane and the gates, if they exist.
-
-    Args:
-        sealed_root: as for ``check_root``.
-        lane_directory: ``<sealed-root>/<campaign>/<lane>``.
+    """Refuse unsuitable directories of the campaign, of its lane (``lane_directory``) and of the gates, if they exist.
 
     Raises:
         RootError: one of them is a symbolic link, not a directory, another user's or open to others.

@@ -22,6 +22,7 @@ _NOTE = re.compile(r" \([^)]*\)")
 _OPENINGS = re.compile(r"never begins with ([^.]+?), and")
 _CODE = re.compile(r"```.*?```|``.+?``|`[^`]+`", re.DOTALL)
 _BLOCK = re.compile(r"(?:(?<=\n\n)|\A)(?: {4,}(?![*|-]).*\n+)+", re.MULTILINE)
+_ATTRIBUTE = re.compile(r"^ +\w+:(?= )", re.MULTILINE)
 _CLAUSE = re.compile(r"\b(?:that|what|which|where)\b", re.IGNORECASE)
 _SECOND_SENTENCE = re.compile(r"(?<!e\.g)(?<!i\.e)[.!?] +(?!Source: )[A-Z(]")
 
@@ -73,6 +74,8 @@ def banned_words(text: Text, style: Style) -> Iterator[str]:
     if not _pattern(*style.words).search(text.text):
         return
     prose = _CODE.sub("`", text.text)
+    if text.docstring:
+        prose = _ATTRIBUTE.sub("", prose)  # names of fields are ids
     for write, words in style.banned.items():
         without = re.sub(re.escape(write).replace(r"\ ", r"\s+"), "", prose, flags=re.IGNORECASE)
         yield from (f"{text.place}: {found[0]!r}; write {write!r}" for found in _pattern(*words).finditer(without))

@@ -134,6 +134,7 @@ class Acceptance(Schema):
 
     Attributes:
         drafts: verification cycles with a proposal.
+        draft_tokens: proposed tokens.
         accepted_per_position: cycles with an accepted proposal at each position, first position first.
     """
 

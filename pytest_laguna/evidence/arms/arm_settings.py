@@ -53,9 +53,7 @@ def profile_root(directory: Path) -> Path:
 def profile(request: ArmRequest, directory: Path) -> dict[str, str]:
     """Return the variables of a profile, by host times or by events; none without a profile.
 
-    Args:
-        request: the arm's input.
-        directory: the arm's own, an absolute path.
+    ``directory`` is the arm's own, an absolute path.
     """
     if request.event_profile is not None:
         numbers = {
@@ -78,9 +76,7 @@ def profile(request: ArmRequest, directory: Path) -> dict[str, str]:
 def last_stacks(directory: Path, before: float) -> dict[str, str]:
     """Return the variables for the last stack of each rank, written before its arm is ended.
 
-    Args:
-        directory: the arm's own, an absolute path.
-        before: time of that end, in seconds of the host's monotonic clock.
+    ``directory`` is the arm's own, an absolute path; ``before`` is the time of the end on the host's monotonic clock.
     """
     return {rank_files.STACKS: str(directory), rank_files.STACKS_BEFORE: repr(before)}
 

@@ -31,6 +31,7 @@ class FileStamp(Schema):
     """The file system's account of a file; every write to it and every replacement of it changes it.
 
     Attributes:
+        size: in bytes.
         changed: change time (not the modification time, which anybody can set) in seconds since 1970.
     """
 
@@ -47,6 +48,7 @@ class ModelFile(Schema):
         path: below the model's folder.
         link: content of the symbolic link at ``path``; None if the file itself lies there.
         target: the file behind all links.
+        stamp: of the target.
     """
 
     path: str
@@ -152,6 +154,7 @@ class EngineState(Schema):
 
     Attributes:
         program: the file behind all links.
+        stamp: of ``program``.
         standard_library: the directory of the standard library, a place for an operating system's start file.
         start_files: stamps by path of the files read or run by Python itself at its start: ``pyvenv.cfg``, ``.pth``
             files, ``sitecustomize`` and ``usercustomize``.

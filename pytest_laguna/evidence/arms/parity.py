@@ -90,8 +90,8 @@ class KernelCalls(Schema):
     Attributes:
         same_objects: calls with the very key and value alias of the first call, which counts.
         places: distinct addresses and geometries of the two.
-        key: geometry of the first alias.
-        value: geometry of the first alias.
+        key: geometry of the key alias in the first call.
+        value: geometry of the value alias in the first call.
         operators: number of dispatches of each torch operator inside the calls, by its full name.
     """
 

@@ -18,9 +18,10 @@ from pytest_laguna.evidence.schemas import first_defect, parse_model
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 Profiles: TypeAlias = Mapping[str, Callable[[], RankProfile]]
-"""Reader of each profile by file name. A call reads from the start, so that one file at a time is in memory.
+"""Reader of each profile by file name.
 
-A call, and each step through its samples, raises UnusableEvidenceError if the file is torn or of another form.
+A call reads from the start, so that one file at a time is in memory. A call, and each step through its samples, raises
+UnusableEvidenceError if the file is torn or of another form.
 """
 
 _SAMPLES = ',"samples":['

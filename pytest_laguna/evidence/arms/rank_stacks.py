@@ -82,12 +82,8 @@ def read_stack(path: Path) -> Stack:
 def main_stack(text: str, name: str) -> Stack:
     """Return the calls of the main thread, the oldest thread: the handler writes it last.
 
-    Args:
-        text: output of the handler, written once or more often.
-        name: name of the file in errors.
-
     Raises:
-        UnusableEvidenceError: it is torn, or not of the handler's form.
+        UnusableEvidenceError: the text is torn, or not of the handler's form; it is called ``name``.
     """
     before, written, last = text.rpartition(_WRITTEN)
     lines = last.splitlines()[1:]

@@ -55,6 +55,7 @@ class ReplaySample(Schema):
     """One replay.
 
     Attributes:
+        segment_ns: in replay order.
         loop_ns: the loop over all segments.
         debug_guard_ns: comparison of the inputs with those of the capture, upstream in debug mode only.
         offloader_sync_ns: waiting for offloaded weights.

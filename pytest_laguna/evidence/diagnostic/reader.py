@@ -43,13 +43,9 @@ class DiagnosticEvidence(ArmsEvidence):
 
 
 def read_diagnostic(directory: Path) -> DiagnosticEvidence:
-    """Read everything in the diagnostic's directory; profiles are read on demand.
+    """Read everything in the diagnostic's directory, whole or not; profiles are read on demand.
 
-    Args:
-        directory: the diagnostic's, whole or not.
-
-    Returns:
-        The evidence. Content never raises: a missing, torn or foreign file is a ``Missing`` in its place.
+    Content never raises: a missing, torn or foreign file is a ``Missing`` in its place.
     """
     packets = [name for name in names_in(directory / PACKETS) if _POSITION.fullmatch(name)]
     return DiagnosticEvidence(

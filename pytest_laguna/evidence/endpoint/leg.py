@@ -43,6 +43,7 @@ class LegRequest(Schema):
     """The whole input of a leg.
 
     Attributes:
+        sequence: number of the leg in the whole campaign, from 1.
         arm: control or candidate; in an A/A campaign every leg is a control.
         model: the expected id in the server's answers.
         engine_arguments: of the server, by the names of vLLM's engine arguments.
@@ -166,7 +167,11 @@ class Counters(Schema):
 
 
 class Usage(Schema):
-    """Tokens of a row, as counted by the server."""
+    """Tokens of a row, as counted by the server.
+
+    Attributes:
+        cached_tokens: the first of three copies.
+    """
 
     prompt_tokens: PositiveCount
     completion_tokens: PositiveCount

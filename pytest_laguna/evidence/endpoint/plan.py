@@ -119,7 +119,11 @@ class EndpointThresholds(Schema):
 
 
 class Selector(Schema):
-    """The sole treatment."""
+    """The sole treatment.
+
+    Attributes:
+        flag: the environment variable; ``control`` is its value in the A legs and ``treatment`` in the B legs.
+    """
 
     flag: Text
     control: str
@@ -141,6 +145,7 @@ class Repetition(Schema):
     Attributes:
         blocks: an even number, for as many blocks of either order.
         margin_percent: lower bound of the interval's lower end.
+        confidence: of the two-sided t interval.
         sign_flip_level: maximum p of the exact one-sided sign-flip test.
         effect_percent: the true gain of the power computation.
     """

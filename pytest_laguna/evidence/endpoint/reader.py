@@ -107,10 +107,7 @@ def idle_file(directory: Path, sequence: int, phase: Phase) -> Path:
 
 
 def read_legs(directory: Path) -> EndpointEvidence:
-    """Read every leg.
-
-    Args:
-        directory: the endpoint's.
+    """Read every leg in the endpoint's directory.
 
     Raises:
         UnusableEvidenceError: a file is not of its form, or is foreign to every leg.
@@ -147,11 +144,7 @@ def _ended_leg(place: Path, reason: str) -> EndedLeg:
 
 
 def require_end(place: Path, end: LegEnd) -> None:
-    """Compare the leg's account of its server's end with the supervisor's own file.
-
-    Args:
-        place: the leg's directory.
-        end: the leg's account.
+    """Compare the leg's account of its server's end with the supervisor's own file in the leg's directory.
 
     Raises:
         UnusableEvidenceError: the file is absent, not of its form, or says something else.
@@ -192,16 +185,9 @@ def read_surroundings(directory: Path, name: str, span: tuple[str, str] | None) 
 
 
 def take_teacher(directory: Path, legs: Sequence[LegRecord]) -> Teacher | None:
-    """Return the canonical answers: the protocol's own, or those of the first control with a record.
+    """Return the canonical answers: the protocol's own, or those of the first control in ``legs``; None without either.
 
     The candidate is judged by them, so they never come from it.
-
-    Args:
-        directory: the endpoint's.
-        legs: all with a record, in the order of their numbers.
-
-    Returns:
-        None if there are neither.
 
     Raises:
         UnusableEvidenceError: the file is not of its form.

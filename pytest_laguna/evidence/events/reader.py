@@ -43,11 +43,9 @@ class EventEvidence(ArmsEvidence):
 
 
 def read_events(directory: Path, arms: tuple[str, ...]) -> EventEvidence:
-    """Read everything in the event profile's directory; content never raises.
+    """Read everything in the event profile's directory, whole or not, for the arms of the plan.
 
-    Args:
-        directory: the event profile's, whole or not.
-        arms: of the plan; an arm without files consists of missing pieces.
+    Content never raises; an arm without files consists of missing pieces.
     """
     return EventEvidence(
         target_config=reading.read_as(directory, reading.TARGET_CONFIG, reading.read_config),

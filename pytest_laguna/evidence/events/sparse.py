@@ -21,12 +21,7 @@ FRACTION = 0.05
 
 
 def chosen_intervals(kinds: Sequence[str], replay: int) -> list[int]:
-    """Return the measured intervals of one replay in their order; at least one.
-
-    Args:
-        kinds: of the segments, in replay order.
-        replay: its number, from 0.
-    """
+    """Return the measured intervals of one replay, from 0 on, ascending; at least one."""
     order = order_sha256(kinds)
     count = max(1, int(FRACTION * (len(kinds) + 1) / 2))
 

@@ -31,6 +31,7 @@ class AbsentLibrary(Schema):
     """A requested name without a library.
 
     Attributes:
+        needed_by: the first library to request it.
         renamed: a searched file with this name as its soname; None without one.
     """
 

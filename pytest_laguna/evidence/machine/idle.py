@@ -104,6 +104,7 @@ class Snapshot(Schema):
     """State of the leased cards and of the host's processes.
 
     Attributes:
+        utc: of its begin.
         cards: in the order of the lease.
         workers: inference workers on the host, and every process with the lease's token.
     """

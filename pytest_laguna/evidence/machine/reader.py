@@ -41,11 +41,7 @@ class MachineEvidence:
 
 
 def read_machine(evidence: Path) -> MachineEvidence:
-    """Read all machine records, each file by itself.
-
-    Args:
-        evidence: the attempt's directory of this name.
-    """
+    """Read all machine records of an attempt's ``evidence``, each file by itself."""
     return MachineEvidence(
         lease=read_piece(evidence, f"{DIRECTORY}/{LEASE}", LeaseStart),
         before=read_piece(evidence, f"{DIRECTORY}/{IDLE_BEFORE}", IdleRecord),

@@ -44,11 +44,7 @@ STACKS = (
 
 
 def misfit(installed: Mapping[str, str]) -> str | None:
-    """Return the mismatch of an engine's installed packages, one line with the match; None without a mismatch.
-
-    Args:
-        installed: version by name, as an interpreter's distributions spell both.
-    """
+    """Return the mismatch of an engine's installed packages (version by name), one line with the match, or None."""
     found = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in installed.items()}
     vllm = found.get(VLLM)
     if vllm is None:

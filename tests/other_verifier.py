@@ -27,8 +27,8 @@ CODES = {"PASS": 0, "STOP": 20, "FAIL": 21, "VOID": 22, "NOT_PROVEN": 23}
 CAUSES = {"assertion": "FAIL", "stop": "STOP", "not-proven": "NOT_PROVEN", "skip": "NOT_PROVEN"}
 TAGS = {"STOP": "failure", "FAIL": "failure", "VOID": "error", "NOT_PROVEN": "error"}
 BESIDE = {"properties", "system-out"}
-NULL = re.compile("candidate-ran|null-finds-nothing|null-narrow")
-TYPES = {"_type": "https://in-toto.io/Statement/v1", "predicateType": "urn:pytest-laguna:gate-receipt:v1"}
+NULL = {"candidate-ran", "null-finds-nothing", "null-narrow"}
+TYPES = {"_type": "https://in-toto.io/Statement/v1", "predicateType": "urn:pytest-laguna:gate-receipt:v2"}
 
 
 def need(holds: Any, reason: str, verdict: str = "VOID") -> None:
@@ -62,7 +62,8 @@ def fill(validator: Any, properties: Any, value: Any, schema: Any) -> Iterator[A
 @functools.cache
 def form(name: str) -> Any:
     kind = validators.extend(Draft202012Validator, {"properties": fill})  # type: ignore[no-untyped-call]
-    return kind(json.loads((SCHEMAS / f"pytest-laguna-{name}-v1.json").read_bytes()))
+    version = "v2" if name == "analysis" else "v1"
+    return kind(json.loads((SCHEMAS / f"pytest-laguna-{name}-{version}.json").read_bytes()))
 
 
 def parse(content: bytes, name: str | None = None) -> Any:
@@ -118,8 +119,7 @@ def check_analysis(start: Any, analysis: Any, events: list[dict[str, Any]], evid
         proofs = [proof | {"nodeid": one["nodeid"]} for proof in one["proofs"]]
         need([event["data"] for event in own if event["kind"] == "proof"] == proofs, "analysis.json: other proofs")
     came = [*(one["verdict"] for one in stated), *of_session(events, nodeids, evidence)]
-    good = analysis["verdict"] != "PASS" or analysis["reason"].startswith(f"{len(stated)} clauses proven")
-    need(good and CODES[analysis["verdict"]] >= max(map(CODES.__getitem__, came)), "analysis.json: not what follows")
+    need(CODES[analysis["verdict"]] >= max(map(CODES.__getitem__, came)), "analysis.json: not what follows")
 
 
 def check_junit(content: bytes, start: Any, analysis: Any) -> None:
@@ -172,7 +172,7 @@ def judge(attempt: Path) -> tuple[str, str, bool]:
     check_junit(read(attempt / "junit.xml"), start, analysis)
     files = [("manifest.json", sha(manifest)), *((one["path"], one["sha256"]) for one in listed if one["sha256"])]
     subject = [{"name": name, "digest": {"sha256": sealed}} for name, sealed in files]
-    said = {name: analysis[name] for name in ("verdict", "reason", "unexercised")} | {"journal_head": head}
+    said = {name: analysis[name] for name in ("verdict", "unexercised")} | {"journal_head": head}
     said["clauses"] = [[one["clause"], one["nodeid"], one["verdict"]] for one in analysis["clauses"]]
     need(receipt == TYPES | {"subject": subject, "predicate": said | {"attempt": start}}, "receipt.json: does not hold")
     gates = check_frozen(evidence, start)
@@ -181,8 +181,17 @@ def judge(attempt: Path) -> tuple[str, str, bool]:
     for clause, top, end in (("rehearsal", "rehearsed/sealed", 0), ("null-exact", "rehearsed-null/sealed", gates[-1])):
         good = {at for _, at, came, _, null in verify_root(evidence / top) if came == "PASS" or (null and at == end)}
         need(clause not in proven or not (evidence / top).exists() or good >= {*gates}, f"{top}: a gate does not pass")
-    null = all(one["verdict"] == "PASS" or NULL.search(one["reason"]) for one in analysis["clauses"])
-    return analysis["verdict"], analysis["reason"], null
+    clauses = [f"{one['clause']} {one['verdict']}" for one in analysis["clauses"] if one["verdict"] != "PASS"]
+    return analysis["verdict"], ", ".join(clauses), {*failing(evidence)} <= NULL
+
+
+def failing(evidence: Path) -> Iterator[str]:
+    """Rules of the gate's experiment that did not hold."""
+    for path in evidence.glob("*/analysis.json"):
+        own = parse(read(path))
+        listed = [(one["rule"], one) for one in own.get("findings", []) if one["decides"]]
+        listed += [pair for results in own.get("clauses", {}).values() for pair in results.items()]
+        yield from (rule for rule, one in listed if one["verdict"] not in {"PASS", None})
 
 
 @functools.cache

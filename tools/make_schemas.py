@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pydantic
+from pydantic.json_schema import JsonSchemaMode
 
 import pytest_laguna.endpoint
 import pytest_laguna.evidence
@@ -29,9 +30,14 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 CAMPAIGN = "pytest-laguna-campaign-v1"
 PROTOCOL = "pytest-laguna-endpoint-protocol-v1"
 IDENTITY = "pytest-laguna-identity-v1"
-RECEIPT = "pytest-laguna-gate-receipt-v1"
+RECEIPT = "pytest-laguna-gate-receipt-v2"
 JOURNAL_LINE = "pytest-laguna-journal-line-v1"
 JOURNAL_PHASE = "pytest-laguna-journal-phase-v1"
+FROZEN = frozenset(
+    f"pytest-laguna-{name}-v1.json"
+    for name in ("analysis", "diagnosis", "endpoint-analysis", "event-analysis", "gate-receipt", "null-analysis")
+)
+"""Schemas of files that earlier versions sealed and no version writes any more."""
 
 
 def json_schemas() -> dict[str, str]:
@@ -43,7 +49,8 @@ def json_schemas() -> dict[str, str]:
         JOURNAL_PHASE: Phase,
     }
     models = {f"{name}.json": _text(name, model) for name, model in (*_models(), *unnamed.items())}
-    return models | {f"{name}.json": _dump(name, schema) for name, schema in _WITHOUT_MODEL.items()}
+    frozen = {name: (TARGET / name).read_text() for name in FROZEN}
+    return frozen | models | {f"{name}.json": _dump(name, schema) for name, schema in _WITHOUT_MODEL.items()}
 
 
 def _object(description: str, **properties: object) -> dict[str, object]:
@@ -105,9 +112,8 @@ _WITHOUT_MODEL: dict[str, dict[str, Any]] = {
         predicate=_object(
             "What the gate came to.",
             verdict=_VERDICT,
-            reason=_TEXT,
             clauses={"type": "array", "items": _row(_TEXT, _TEXT, _VERDICT)},
-            unexercised={"type": "array", "items": _row(_TEXT, _TEXT, _TEXT)},
+            unexercised={"type": "array", "items": _row(_TEXT, _TEXT)},
             journal_head=_DIGEST,
             attempt={"type": "object", "description": "attempt.json, whole: pytest-laguna-attempt-v1."},
         ),
@@ -118,7 +124,7 @@ _WITHOUT_MODEL: dict[str, dict[str, Any]] = {
 
 def _models() -> Iterator[tuple[str, type[Schema]]]:
     for package in (pytest_laguna.evidence, pytest_laguna.endpoint):
-        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, type) and issubclass(value, Schema) and (name := _name(value)) is not None:
                     yield name, value
@@ -134,7 +140,9 @@ def _name(model: type[Schema]) -> str | None:
 
 
 def _text(name: str, model: type[pydantic.BaseModel]) -> str:
-    return _dump(name, model.model_json_schema(by_alias=True) | {"description": _description(model)})
+    """Schema of the form that is written, or that people write."""
+    mode: JsonSchemaMode = "serialization" if issubclass(model, Schema) else "validation"
+    return _dump(name, model.model_json_schema(by_alias=True, mode=mode) | {"description": _description(model)})
 
 
 def _dump(name: str, schema: dict[str, Any]) -> str:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a session's journal to the verdict of each clause and of the gate.
 
-Every clause starts as NOT_PROVEN; it becomes PASS only when each rule below has nothing to say against it. A rule
-returns None or the verdict and the reason that it found.
+Every clause starts as NOT_PROVEN and becomes PASS only if each rule below holds.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from pytest_laguna.verdict import Verdict, worst
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the raw files come to, whatever the tests say of them.
+    """Findings from the raw files, whatever the tests said.
 
     Attributes:
-        machine: what speaks against cards, host and processes, or against the files themselves.
-        clauses: what speaks against a clause, by its id.
-        unexercised: clause, rule and why of each rule that is reported only, or that this lane cannot exercise.
+        machine: findings on cards, host and processes, or on the files themselves.
+        clauses: findings by clause.
+        unexercised: clause, rule and reason of each rule that is reported only, or that this lane cannot exercise.
         figures: by name, as text.
-        notice: what every reason of the gate says of what it is worth; empty where nothing is to be said.
+        notice: remark on the worth of the gate, for every reason; may be empty.
     """
 
     machine: Sequence[Finding] = ()
@@ -50,7 +49,7 @@ CAUSE_VERDICT: Mapping[str, Verdict] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Observed:
-    """What the journal says about one clause."""
+    """Events of one clause in the journal."""
 
     clause: str
     nodeid: str
@@ -81,7 +80,7 @@ def phases_clean(observed: Observed) -> Finding | None:
 
 
 def phases_complete(observed: Observed) -> Finding | None:
-    """Rule ``phases-complete``: a test that ended without all its phases took the process with it."""
+    """Rule ``phases-complete``: every test has set-up, call and teardown."""
     whens = tuple(phase.when for phase in observed.phases)
     if whens != PHASES:
         return (
@@ -92,7 +91,7 @@ def phases_complete(observed: Observed) -> Finding | None:
 
 
 def proof_given(observed: Observed) -> Finding | None:
-    """Rule ``proof-given``: a test that passes without a proof has shown nothing (a bare return counts as passed)."""
+    """Rule ``proof-given``: a passed test has a proof; a bare return counts as passed."""
     if not observed.proofs:
         return Verdict.NOT_PROVEN, "passed without a proof; expected the test to call prove(...)"
     return None
@@ -129,7 +128,7 @@ _PYTEST_ENDED = {"2": "2 (interrupted)", "3": "3 (internal error)"}
 
 
 def no_problem(events: Sequence[Event]) -> Finding | None:
-    """Rule ``no-problem``: what the session itself found wrong; VOID unless it says that it is something else."""
+    """Rule ``no-problem``: the session recorded no problem; one is VOID unless it states another verdict."""
     return gravest([
         (_PROBLEM_VERDICT.get(str(event.data.get("verdict")), Verdict.VOID), str(event.data.get("reason")))
         for event in events
@@ -189,14 +188,14 @@ def judge(clauses: Sequence[tuple[str, str]], events: Sequence[Event], evidence:
 
 
 def judge_session(clauses: Sequence[tuple[str, str]], events: Sequence[Event], raw: Evidence) -> list[Finding]:
-    """What speaks against a gate whatever its clauses come to; arguments as ``judge`` takes them."""
+    """Return the findings on the gate beside those on its clauses; arguments as ``judge``."""
     findings = [rule(events) for rule in SESSION_RULES.values()]
     findings.append(nothing_else_ran(events, frozenset(nodeid for _, nodeid in clauses)))
     return [finding for finding in findings if finding is not None] + [*raw.machine, *_unlisted(clauses, raw)]
 
 
 def _unlisted(clauses: Sequence[tuple[str, str]], raw: Evidence) -> list[Finding]:
-    """What the evidence says against clauses for which the campaign names no test: leaving one out proves nothing."""
+    """Return the findings on clauses without a test: leaving a test out proves nothing."""
     listed = {clause for clause, _ in clauses}
     return [
         (verdict, f"{clause}: {reason}") for clause, (verdict, reason) in raw.clauses.items() if clause not in listed
@@ -204,7 +203,7 @@ def _unlisted(clauses: Sequence[tuple[str, str]], raw: Evidence) -> list[Finding
 
 
 def _judge_clause(observed: Observed, raw: Finding | None) -> ClauseResult:
-    """The first thing that speaks against a clause; of the evidence only where the journal has nothing to say."""
+    """Judge a clause by its first finding; the journal's come before the evidence's."""
     findings = (*(rule(observed) for rule in CLAUSE_RULES.values()), raw)
     verdict, reason = next((finding for finding in findings if finding is not None), (Verdict.PASS, ""))
     return ClauseResult(

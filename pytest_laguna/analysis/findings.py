@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rules find, and what several of them come to together."""
+"""Findings of rules, and the decision of several of them together."""
 
 from __future__ import annotations
 
@@ -9,47 +9,61 @@ from typing import TypeAlias
 from pytest_laguna.verdict import Verdict, worst
 
 Finding: TypeAlias = tuple[Verdict, str]
-"""The verdict that a rule gives and the reason, one line."""
+"""A verdict and its reason, one line."""
 
 RuleFinding: TypeAlias = "tuple[Verdict | None, str] | None"
-"""Nothing to say against the evidence, or the verdict and why; without a verdict it is only listed."""
+"""Result of a rule: None if it holds; a verdict of None if it is only listed."""
+
+RuleLine: TypeAlias = tuple[str, Verdict | None, str]
+"""A rule's id, its verdict (None if it is only listed), and the reason."""
 
 
 def not_applicable(why: str) -> RuleFinding:
-    """What a rule gives that cannot be exercised here: it is listed and proves nothing."""
+    """Return the result of a rule that this lane cannot exercise."""
     return None, f"not applicable: {why}"
 
 
 def reported(what: str) -> RuleFinding:
-    """What a rule gives that decides nothing."""
+    """Return the result of a rule that decides nothing."""
     return None, f"reported: {what}"
 
 
 def decide(found: Mapping[str, Finding | None], good: str) -> Finding:
-    """The worst verdict that any rule found, with the reason of the first that found it.
+    """Return the worst verdict with the reason of the first rule that gave it.
 
     Args:
-        found: by rule what it found; None where it has nothing to say against the evidence.
-        good: what is said where no rule found anything.
+        found: findings by rule; None for a rule that holds.
+        good: the reason if all rules hold; the verdict is PASS then.
 
     Returns:
-        A reason that begins with the rule's id; with ``good`` the verdict is PASS.
+        A reason that begins with the rule's id.
     """
     against = [(finding[0], f"{name}: {finding[1]}") for name, finding in found.items() if finding is not None]
     return gravest(against) or (Verdict.PASS, good)
 
 
-def decisive(findings: Sequence[Finding]) -> Finding | None:
-    """The finding that a clause comes to; None when there are none.
+def decide_clause(lines: Sequence[RuleLine]) -> Finding:
+    """Return the verdict of one clause and the reason of the first rule that decided it."""
+    judged = [(rule, verdict, reason) for rule, verdict, reason in lines if verdict is not None]
+    if not judged:
+        return Verdict.NOT_PROVEN, "rules: seen none applied; expected at least one"
+    against = [(verdict, f"{rule}: {reason}") for rule, verdict, reason in judged if verdict is not Verdict.PASS]
+    listed = len(lines) - len(judged)
+    good = f"{len(judged)} rules hold{f', {listed} are listed only' if listed else ''}"
+    return decisive(against) or (Verdict.PASS, good)
 
-    A broken contract stays one whatever else is missing, so the first of them comes before all others.
+
+def decisive(findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding that decides a clause, or None if there are no findings.
+
+    The first broken contract comes before all others: whatever else is missing, it stays broken.
     """
     broken = next((finding for finding in findings if finding[0] is Verdict.FAIL), None)
     return broken or gravest(findings)
 
 
 def gravest(findings: Sequence[Finding]) -> Finding | None:
-    """The first of the findings with the worst verdict; None when there are none."""
+    """Return the first finding with the worst verdict, or None if there are no findings."""
     if not findings:
         return None
     verdict = worst(verdict for verdict, _ in findings)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two samples can say of the difference of a percentile, whatever the distribution of their values.
+"""Interval of the difference of a percentile of two samples, whatever the distribution of their values.
 
 The interval inverts a precedence test (H. C. Mathisen, Annals of Mathematical Statistics 14, 1943; N. Balakrishnan and
 H. K. T. Ng, Precedence-Type Tests and Applications, 2006): were both samples from one distribution, the number of
-values of the one below an ordered value of the other would follow a law that does not depend on that distribution. So
-an ordered value of the control minus one of the candidate bounds a shift between the two with a known probability. As
-with the estimate of Hodges and Lehmann, the candidate's distribution is taken to be the control's, shifted. Nothing is
-drawn at random, and ordering is the dearest step.
+values of the one below an ordered value of the other would follow a law independent of the distribution. So an ordered
+value of the control minus one of the candidate bounds a shift between the two with a known probability. As with the
+estimate of Hodges and Lehmann, the candidate's distribution is taken to be the control's, shifted. Nothing is drawn at
+random, and ordering is the dearest step.
 
-The values of a sample count as independent of each other. The interval is about these two samples alone: it says
-nothing on how far apart two more starts of the same process would be.
+The values of a sample count as independent of each other. The interval holds for these two samples alone: it does not
+bound the distance of two more starts of the same process.
 """
 
 from __future__ import annotations
@@ -23,14 +23,11 @@ from pytest_laguna.analysis.statistics import linear_percentile
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Saving:
-    """How much lower a percentile of the candidate is than the control's, in the values' unit.
+    """Percentile of the control minus the candidate's, in the values' unit.
 
     Attributes:
-        control: the percentile of the control.
-        candidate: of the candidate.
-        interval: of their difference; None where the samples are too small to bound it.
-        detectable: the difference from which on the interval would lie above zero, were the values spread as they are
-            here; None likewise.
+        interval: of the difference; None if the samples are too small to bound it.
+        detectable: minimum detectable effect, at the spread of these values; None likewise.
     """
 
     control: float
@@ -47,13 +44,9 @@ class Saving:
 def compare_percentile(
     control: Sequence[float], candidate: Sequence[float], fraction: float, confidence: float
 ) -> Saving:
-    """Compare the percentile at ``fraction`` of two samples.
+    """Compare the percentile at ``fraction`` (0 to 1, linear between values) of two samples of at least one value.
 
-    Args:
-        control: at least one value.
-        candidate: at least one value.
-        fraction: 0 to 1; 0.5 is the median. Between two values the percentile is linear.
-        confidence: of the interval at least, strictly between 0 and 1.
+    The interval has at least ``confidence``, strictly between 0 and 1.
     """
     estimate = Saving(linear_percentile(control, fraction), linear_percentile(candidate, fraction), None, None)
     tail = (1.0 - confidence) / 2
@@ -65,7 +58,7 @@ def compare_percentile(
 
 
 def _least_difference(first: Sequence[float], second: Sequence[float], fraction: float, tail: float) -> float | None:
-    """An ordered value of the first minus one of the second: above their shift with probability ``tail`` at most.
+    """Return an ordered value of the first minus one of the second: above their shift with at most ``tail``.
 
     The two step away from the percentile in opposite directions, no farther than the probability demands.
     """
@@ -82,15 +75,15 @@ def _least_difference(first: Sequence[float], second: Sequence[float], fraction:
 
 
 def _places(first: int, second: int, fraction: float, steps: int) -> tuple[int, int]:
-    """Index in the ordered first sample, negative beyond its end, and in the second, where it stops at the largest."""
+    """Return an index in the ordered first sample, negative beyond its end, and one in the second, at most its last."""
     return math.floor(fraction * (first - 1)) - steps, min(math.ceil(fraction * (second - 1)) + steps, second - 1)
 
 
 def _exceeding(first: int, second: int, fraction: float, steps: int) -> float:
-    """The probability that the value of the first exceeds that of the second, when one distribution gave both samples.
+    """Return the probability of the first's value exceeding the second's, if both samples have one distribution.
 
-    That is when more than ``above`` values of the second lie below the value of the first at index ``below``; of all
-    orders of the two samples together each is as probable as any other.
+    It exceeds if more than ``above`` values of the second lie below the value of the first at index ``below``; all
+    orders of the two samples together are equally probable.
     """
     below, above = _places(first, second, fraction, steps)
     if below < 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a piece of evidence is not there: what its run said of it, or the first thing that went wrong before it."""
+"""Root cause of missing evidence: its run's own message, or the first failure before it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Runs: TypeAlias = Iterable[tuple[str, RunEvidence[Schema, Schema]]]
 
 
 def found(piece: Content | Missing, runs: Runs) -> Content:
-    """The content of a piece of evidence.
+    """Return the content of a piece of evidence.
 
     Raises:
-        NotProvenError: it is not there; the reason names what stopped its run, or the first thing that went wrong.
+        NotProvenError: it is missing; the reason names its run's failure, or the first failure before it.
         UnusableEvidenceError: it cannot be used.
     """
     if isinstance(piece, Missing) and piece.verdict is Verdict.NOT_PROVEN and not piece.told:
@@ -30,7 +30,7 @@ def found(piece: Content | Missing, runs: Runs) -> Content:
 
 
 def first_failure(runs: Runs) -> str:
-    """The first run that says why it left nothing, or whose process did not end well, as the end of a line."""
+    """Return the first message in place of a record, or the first bad end of a process, as the end of a line."""
     for place, run in runs:
         if said := told(run):
             return said
@@ -42,5 +42,5 @@ def first_failure(runs: Runs) -> str:
 
 
 def told(run: RunEvidence[Schema, Schema]) -> str:
-    """What a run said in place of a record, as the end of a line; empty where it said nothing."""
+    """Return a run's message in place of a record, as the end of a line; empty if it left none."""
     return f"; {run.record.reason}" if isinstance(run.record, Missing) and run.record.told else ""

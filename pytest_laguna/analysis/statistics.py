@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statistics that decide, on the standard library alone: percentile, t interval, exact sign-flip test and power.
+"""Statistics of the deciding rules, on the standard library alone: percentile, t interval, sign-flip test and power.
 
 The quantile of Student's t comes from the regularised incomplete beta function, evaluated by its continued fraction
 (NIST Digital Library of Mathematical Functions, 8.17.22), and the power of the test from the chi density.
@@ -21,12 +21,12 @@ _RESOLUTION = 1e-12
 _PANELS = 4_000
 """An even number of panels of Simpson's rule; the integrand is smooth, and its error is below 1e-10."""
 _LARGEST_SCALE = 12.0
-"""Above it a sample's standard deviation in units of the true one has a density below 1e-30, whatever the sample."""
+"""Above it the density of a sample's deviation in units of the true one is below 1e-30 for any sample."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Interval:
-    """A two-sided confidence interval of a mean, in the unit of the values."""
+    """Two-sided confidence interval of a mean, in the unit of the values."""
 
     mean: float
     low: float
@@ -34,11 +34,7 @@ class Interval:
 
 
 def linear_percentile(values: Sequence[float], fraction: float) -> float:
-    """The percentile at ``fraction`` (0 to 1), between the two values around position ``fraction * (n - 1)``.
-
-    Raises:
-        ValueError: there is no value, or the fraction is not between 0 and 1.
-    """
+    """Return the linear percentile at ``fraction`` (0 to 1); ValueError for another fraction or without values."""
     if not values or not 0.0 <= fraction <= 1.0:
         raise ValueError(f"fraction {fraction} of {len(values)} values; expected 0 to 1 and at least one value")
     ordered = sorted(values)
@@ -49,26 +45,18 @@ def linear_percentile(values: Sequence[float], fraction: float) -> float:
 
 
 def sample_stdev(values: Sequence[float]) -> float:
-    """The standard deviation with n - 1 in its denominator.
-
-    Raises:
-        ValueError: fewer than two values.
-    """
+    """Return the standard deviation with n - 1 in its denominator; ValueError for fewer than two values."""
     return statistics.stdev(values)
 
 
 def t_cumulative(value: float, freedom: int) -> float:
-    """The probability that Student's t with ``freedom`` degrees of freedom is at most ``value``."""
+    """Return the probability of Student's t with ``freedom`` degrees of freedom being at most ``value``."""
     tail = 0.5 * _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + value * value))
     return tail if value < 0 else 1.0 - tail
 
 
 def t_quantile(probability: float, freedom: int) -> float:
-    """The value that Student's t with ``freedom`` degrees of freedom does not exceed with ``probability``.
-
-    Raises:
-        ValueError: the probability is not strictly between 0 and 1, or there is no degree of freedom.
-    """
+    """Return the ``probability`` quantile of Student's t; ValueError unless 0 < p < 1 and ``freedom`` is at least 1."""
     if not 0.0 < probability < 1.0 or freedom < 1:
         raise ValueError(f"probability {probability}, {freedom} degrees of freedom; expected 0 < p < 1 and at least 1")
     if probability >= 0.5:  # noqa: PLR2004 - the lower tail keeps all its digits
@@ -86,11 +74,7 @@ def t_quantile(probability: float, freedom: int) -> float:
 
 
 def t_interval(values: Sequence[float], confidence: float) -> Interval:
-    """The two-sided t interval of the mean.
-
-    Raises:
-        ValueError: fewer than two values, or the confidence is not strictly between 0 and 1.
-    """
+    """Return the two-sided t interval of the mean; ValueError unless there are two values and 0 < confidence < 1."""
     mean = statistics.fmean(values)
     quantile = t_quantile((1.0 + confidence) / 2, len(values) - 1)
     half = quantile * sample_stdev(values) / math.sqrt(len(values))
@@ -98,16 +82,11 @@ def t_interval(values: Sequence[float], confidence: float) -> Interval:
 
 
 def median_interval(values: Sequence[float], confidence: float) -> tuple[float, float] | None:
-    """Two of the values between which the median lies at least with this confidence, whatever the distribution.
+    """Return two of the values around the median with at least this confidence, whatever the distribution.
 
-    Of all pairs of ranks with the same distance from either end it is the narrowest that covers enough: below rank k
-    lies the median with the probability of at most k - 1 heads in n throws of a coin.
-
-    Returns:
-        None where even the lowest and the highest value cover too little.
-
-    Raises:
-        ValueError: the confidence is not strictly between 0 and 1.
+    Of all pairs of ranks with the same distance from either end it is the narrowest to cover enough: below rank k lies
+    the median with the probability of at most k - 1 heads in n throws of a coin. None if even the lowest and the
+    highest value cover too little; ValueError if the confidence is not strictly between 0 and 1.
     """
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence {confidence}; expected 0 < confidence < 1")
@@ -122,12 +101,9 @@ def median_interval(values: Sequence[float], confidence: float) -> tuple[float, 
 
 
 def sign_flip_p(values: Sequence[float]) -> float:
-    """The exact one-sided p of a mean above zero, over all 2^n signs of the values.
+    """Return the exact one-sided p of a mean above zero, over all 2^n signs of the values; ValueError without values.
 
     ``math.fsum`` rounds each sum once, so equal sums compare equal and the result is the same on every machine.
-
-    Raises:
-        ValueError: there is no value.
     """
     if not values:
         raise ValueError("no value; expected at least one")
@@ -137,18 +113,18 @@ def sign_flip_p(values: Sequence[float]) -> float:
 
 
 def smallest_sign_flip_p(count: int) -> float:
-    """The smallest p that ``sign_flip_p`` can give for ``count`` values."""
+    """Return the smallest possible p of ``sign_flip_p`` for ``count`` values."""
     return 0.5**count
 
 
 def superiority_power(*, stdev: float, count: int, confidence: float, excess: float) -> float:
-    """The probability that the lower end of ``t_interval`` lies above a margin.
+    """Return the probability of ``t_interval`` lying above a margin.
 
     Args:
         stdev: true standard deviation of one value, above 0.
-        count: how many values are taken, at least two.
+        count: number of values, at least two.
         confidence: of the two-sided interval.
-        excess: by how much the true mean lies above the margin, in the values' unit; negative below it.
+        excess: the true mean minus the margin, in the values' unit.
     """
     freedom = count - 1
     quantile = t_quantile((1.0 + confidence) / 2, freedom)
@@ -172,7 +148,7 @@ def _normal_cumulative(value: float) -> float:
 
 
 def _scale_density(scale: float, freedom: int) -> float:
-    """Density of a sample's standard deviation in units of the true one: a chi over the root of its freedom."""
+    """Return the density of a sample's deviation in units of the true one: a chi over the root of its freedom."""
     if scale == 0.0:
         return math.sqrt(2.0 / math.pi) if freedom == 1 else 0.0
     half = freedom / 2
@@ -181,7 +157,7 @@ def _scale_density(scale: float, freedom: int) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function, by the side whose continued fraction converges fast."""
+    """Return the regularised incomplete beta function, by the side with the faster continued fraction."""
     if x <= 0.0 or x >= 1.0:
         return 0.0 if x <= 0.0 else 1.0
     logarithm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
@@ -192,7 +168,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function, from the front (Lentz, with Thompson and Barnett)."""
+    """Evaluate the beta function's continued fraction from the front (Lentz, with Thompson and Barnett)."""
     numerator, denominator = 1.0, 1.0 / _away_from_zero(1.0 - (a + b) * x / (a + 1.0))
     value = denominator
     for term in range(1, _TERMS):
@@ -205,7 +181,7 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
             value *= change
         if abs(change - 1.0) < _CONVERGED:
             return value
-    raise ArithmeticError(f"the incomplete beta function at {a}, {b}, {x} did not converge in {_TERMS} terms")
+    raise ArithmeticError(f"incomplete beta function at {a}, {b}, {x}: not converged; expected it in {_TERMS} terms")
 
 
 def _away_from_zero(value: float) -> float:
@@ -213,23 +189,22 @@ def _away_from_zero(value: float) -> float:
 
 
 def binomial_interval(successes: int, count: int, confidence: float) -> tuple[float, float]:
-    """The exact two-sided interval of a probability, from how often something happened.
+    """Return the exact two-sided interval of a probability; ValueError for impossible counts.
 
     Source: C. J. Clopper and E. S. Pearson, Biometrika 26, 1934.
-
-    Raises:
-        ValueError: nothing was tried, or more happened than was tried.
     """
     if not 0 <= successes <= count or count < 1:
-        raise ValueError(f"{successes} of {count}; expected 0 to as many as were tried, and at least one")
+        raise ValueError(
+            f"successes: {successes} of {count} trials; expected 0 to the number of trials, and at least one trial"
+        )
     tail = (1.0 - confidence) / 2
     low = 0.0 if successes == 0 else _crossing(lambda p: _at_least(successes, count, p) >= tail)
     high = 1.0 if successes == count else _crossing(lambda p: 1.0 - _at_least(successes + 1, count, p) <= tail)
     return low, high
 
 
-def detectable(*, stdev: float, count: int, confidence: float, power: float) -> float:
-    """The smallest mean above a margin that ``count`` values find with probability ``power``, in the values' unit.
+def minimum_detectable_effect(*, stdev: float, count: int, confidence: float, power: float) -> float:
+    """Return the smallest mean above a margin found by ``count`` values with probability ``power``, in their unit.
 
     Args: as ``superiority_power``; ``stdev`` above 0.
     """
@@ -243,7 +218,7 @@ def detectable(*, stdev: float, count: int, confidence: float, power: float) -> 
 
 
 def count_needed(*, stdev: float, excess: float, confidence: float, power: float, most: int) -> int | None:
-    """The smallest number of values from two to ``most`` that find ``excess`` with probability ``power``, if any.
+    """Return the smallest count from two to ``most`` to find ``excess`` with probability ``power``, or None.
 
     Args: as ``superiority_power``; ``stdev`` and ``excess`` above 0.
     """
@@ -264,7 +239,7 @@ def count_needed(*, stdev: float, excess: float, confidence: float, power: float
 
 
 def _at_least(successes: int, count: int, probability: float) -> float:
-    """The probability of at least so many."""
+    """Return the probability of at least so many successes."""
     return math.fsum(
         math.comb(count, number) * probability**number * (1.0 - probability) ** (count - number)
         for number in range(successes, count + 1)
@@ -272,7 +247,7 @@ def _at_least(successes: int, count: int, probability: float) -> float:
 
 
 def _crossing(holds: Callable[[float], bool]) -> float:
-    """Where between 0 and 1 a condition that holds from there on begins to hold."""
+    """Return the threshold between 0 and 1 of a condition true from there on."""
     low, high = 0.0, 1.0
     while low < (middle := (low + high) / 2) < high and high - low > _RESOLUTION:
         low, high = (low, middle) if holds(middle) else (middle, high)

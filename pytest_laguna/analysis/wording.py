@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures in sentences: the exact ones stand beside them in the analysis."""
+"""Rounded figures for sentences; the analysis holds the exact ones."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import itertools
 from collections.abc import Iterable
 
 _FEWEST, _EXACT = 6, 17
-"""Significant digits: what a person reads, and what tells every number from every other."""
+"""Significant digits: enough for a reader, and enough to distinguish any two numbers."""
 
 
 def shown(value: float, bound: float) -> str:
-    """A figure in as few digits as show on which side of its bound it lies: what misses one never seems to reach it."""
+    """Format a figure with as few digits as keep it on its side of the bound."""
     return _first_beside(value, bound, (f"{value:.{digits}g}" for digits in range(_FEWEST, _EXACT + 1)))
 
 
 def shown_in_places(value: float, bound: float, places: int) -> str:
-    """The same of a figure that has so many decimal places, or more where it needs them."""
+    """Format a figure with so many decimal places, or more to keep it on its side of the bound."""
     return _first_beside(value, bound, (f"{value:.{count}f}" for count in itertools.count(places)))
 
 
 def shown_apart(value: float, other: float) -> tuple[str, str]:
-    """Two figures, of which each may be rounded, in their order."""
+    """Format two figures, rounded without changing their order."""
     first = shown(value, other)
     return first, shown(other, float(first))
 
 
 def shown_outside(value: float, lowest: float, highest: float) -> tuple[str, str, str]:
-    """A figure that lies outside a range, and the ends of the range, of which each may be rounded."""
+    """Format a figure outside a range and the range's ends, rounded without moving it inside."""
     if value < lowest:
         seen, low = shown_apart(value, lowest)
         return seen, low, shown(highest, float(seen))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold before a gate opens: the call, the campaign, the sealed root, and the chain of attempts."""
+"""Checks before a gate opens: the call, the campaign, the sealed root, and the chain of attempts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from pytest_laguna.campaign import Campaign, CampaignError, read_campaign
 from pytest_laguna.evidence import files, journal, root
 from pytest_laguna.evidence.machine.reader import read_processes
 from pytest_laguna.evidence.reading import whole
-from pytest_laguna.evidence.schemas import Analysis, Earlier, Identity, Previous, read_model
+from pytest_laguna.evidence.schema_v1 import read_raised
+from pytest_laguna.evidence.schemas import Analysis, Earlier, Identity, Previous
 from pytest_laguna.evidence.values import Lane
 from pytest_laguna.experiments.experiment import recorded_verdicts
 from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict, worst
@@ -29,15 +30,15 @@ KNOWN_PLUGINS = frozenset({
     "pytest-laguna", "pytest-xdist", "pytest-timeout", "pytest-cov", "pytest-httpserver", "hypothesis", "anyio",
     "syrupy",
 })  # fmt: skip
-"""Distributions whose pytest plugins leave a gate alone when none of their options is given."""
+"""Distributions with pytest plugins that do not touch a gate unless an option asks for it."""
 
 DEVICE_RUNTIMES = ("torch", "vllm", "intel_extension_for_pytorch", "triton", "jax", "cupy")
-"""Modules that may open a device; in gates 2 and 3 they belong into child processes."""
+"""Modules that may open a device; in gates 2 and 3 only child processes may load them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gate:
-    """What a session has settled before pytest collects: options, campaign, lane."""
+    """Settled options, campaign and lane of a session, before pytest collects."""
 
     options: options.GateOptions
     campaign: Campaign
@@ -46,12 +47,12 @@ class Gate:
 
     @property
     def lane_directory(self) -> Path:
-        """Where the campaign's gates of this lane lie."""
+        """Directory of the campaign's gates on this lane."""
         return self.options.sealed_root / self.campaign.name / self.lane
 
 
 def settle(config: pytest.Config) -> Gate:
-    """Check everything that needs no look at earlier attempts.
+    """Check everything except earlier attempts.
 
     Raises:
         pytest.UsageError: an option, the campaign, a plugin or the sealed root is refused; one line.
@@ -87,9 +88,9 @@ def settle(config: pytest.Config) -> Gate:
 
 
 def _check_report(path: Path, sealed_root: Path) -> None:
-    """Refuse a ``--junitxml`` that exists, lies among the evidence, or could not be written in the end."""
+    """Refuse a ``--junitxml`` that exists, lies among the evidence, or cannot be written."""
     if path.exists():
-        message = f"--junitxml={path}: exists already; an old report must not pass for a new one: remove it"
+        message = f"--junitxml={path}: exists already; remove it, so that no old report passes for a new one"
         raise pytest.UsageError(message)
     if path.is_relative_to(sealed_root):
         message = f"--junitxml={path}: inside the sealed root; name a file elsewhere"
@@ -104,29 +105,31 @@ def _check_plugins(config: pytest.Config) -> None:
     for _, distribution in config.pluginmanager.list_plugin_distinfo():
         name = str(distribution.project_name).lower().replace("_", "-")
         if name not in KNOWN_PLUGINS:
-            message = f"pytest plugin {name} is not known to leave a gate alone; run in an environment without it"
+            message = f"pytest plugin {name} is not on the list of harmless ones; run in an environment without it"
             raise pytest.UsageError(message)
 
 
 def _check_positionals(config: pytest.Config, expected: set[Path]) -> None:
     for argument in config.getoption("file_or_dir"):
         if config.invocation_params.dir / argument not in expected:
-            message = f"{argument}: a gate runs its frozen list and no other tests; drop it"
+            message = f"{argument}: not of this gate; a gate runs its frozen list only; drop it"
             raise pytest.UsageError(message)
 
 
 def find_previous(gate: Gate, identity: Identity) -> Previous | None:
-    """The attempt of the gate before that opens this one, verified again from its raw files.
+    """Verify the previous gate's newest attempt again from its raw files, and return it; None for gate 1.
 
     Raises:
-        pytest.UsageError: there is none, it is anything but PASS, or campaign, candidate or harness have changed since.
+        pytest.UsageError: there is none, it is not PASS, or campaign, candidate or harness have changed since.
     """
     before = gate.options.gate - 1
     if before == 0:
         return None
     where = f"gate {gate.options.gate} of {gate.campaign.name} on lane {gate.lane}"
     if not gate.lane_directory.is_dir():
-        message = f"{where} needs gate {before}'s PASS; there is no attempt under {gate.lane_directory}"
+        message = (
+            f"{where} needs gate {before}'s PASS; there is no attempt under {gate.lane_directory}; run --gate={before}"
+        )
         raise pytest.UsageError(message)
     report = verification.verify_gate(gate.lane_directory, before)
     if report.verdict is not Verdict.PASS or report.start is None or report.receipt is None:
@@ -140,7 +143,7 @@ def find_previous(gate: Gate, identity: Identity) -> Previous | None:
 
 
 def find_earlier(gate: Gate, identity: Identity) -> list[Earlier]:
-    """The earlier attempts of this gate.
+    """Return the earlier attempts at this gate.
 
     A passed gate 1 may run again: it measures nothing that could be selected.
 
@@ -150,9 +153,7 @@ def find_earlier(gate: Gate, identity: Identity) -> list[Earlier]:
     earlier = verification.look_back(gate.lane_directory, gate.options.gate)
     numbers = [attempt.attempt for attempt in earlier]
     if numbers != list(range(1, len(numbers) + 1)):
-        message = (
-            f"gate {gate.options.gate}: attempts {numbers} have a gap; put the missing one back: nothing may vanish"
-        )
+        message = f"gate {gate.options.gate}: attempts {numbers} have a gap; put the missing one back"
         raise pytest.UsageError(message)
     for attempt in earlier:
         directory = root.attempt_directory(gate.lane_directory / f"gate{gate.options.gate}", attempt.attempt)
@@ -171,10 +172,9 @@ def find_earlier(gate: Gate, identity: Identity) -> list[Earlier]:
 
 
 def _recorded_negative(attempt: Path) -> Verdict | None:
-    """A STOP or FAIL that any file of an attempt still tells, whatever became of the session or of the other files.
+    """Return a STOP or FAIL found in any readable file of an attempt, or None.
 
-    An interrupt, a crash or a damaged file after the fact must not buy another attempt. A damaged attempt that tells of
-    none is left to verification.
+    An interrupt, a crash or a file damaged afterwards must not buy another attempt.
     """
     found = [*_of_journal(attempt / root.JOURNAL), *_of_verdicts(attempt)]
     found += [verdict for verdict in recorded_verdicts(attempt / root.EVIDENCE) if verdict.closes]
@@ -183,7 +183,7 @@ def _recorded_negative(attempt: Path) -> Verdict | None:
 
 
 def _of_journal(path: Path) -> Iterator[Verdict]:
-    """From every line that can still be read."""
+    """Negatives in every readable line."""
     with contextlib.suppress(UnusableEvidenceError):
         for line in files.read_bytes(path, limit=journal.SIZE_LIMIT).splitlines():
             with contextlib.suppress(UnusableEvidenceError):
@@ -195,7 +195,7 @@ def _of_event(event: JSON) -> Iterator[Verdict]:
     if not isinstance(event, dict) or not isinstance(data, dict):
         return
     verdict = CAUSE_VERDICT.get(str(data.get("cause")))
-    # An assertion that fails outside the test itself is a defect of the harness; a measured negative is one anywhere.
+    # An assertion outside the test's call is a defect of the harness; a measured negative counts in any phase.
     if verdict is Verdict.STOP or (verdict is Verdict.FAIL and data.get("when") == "call"):
         yield verdict
     if event.get("kind") == "problem" and data.get("verdict") == Verdict.FAIL:
@@ -203,10 +203,10 @@ def _of_event(event: JSON) -> Iterator[Verdict]:
 
 
 def _of_verdicts(attempt: Path) -> Iterator[Verdict]:
-    """From what the session itself derived, of the gate and of its clauses."""
+    """Negatives of the gate and its clauses, as the session derived them."""
     stated: list[JSON] = []
     with contextlib.suppress(UnusableEvidenceError):
-        analysis = read_model(attempt / root.ANALYSIS, Analysis)
+        analysis = read_raised(attempt / root.ANALYSIS, Analysis)
         stated += [analysis.verdict.value, *(clause.verdict.value for clause in analysis.clauses)]
     with contextlib.suppress(UnusableEvidenceError):
         receipt = files.read_canonical_json(attempt / root.RECEIPT)
@@ -216,17 +216,13 @@ def _of_verdicts(attempt: Path) -> Iterator[Verdict]:
 
 
 def left_behind(evidence: Path) -> Iterator[str]:
-    """What supervised processes left running, one line each, from every record that can still be read.
-
-    Args:
-        evidence: an attempt's directory of that name.
-    """
-    for place, process in whole(read_processes(evidence)).items():  # the analysis finds those that are damaged
+    """Leftovers of supervised processes, one line each, from every readable record below ``evidence``."""
+    for place, process in whole(read_processes(evidence)).items():  # the analysis judges the damaged ones
         verdict, reason = judge_cleanliness(process)
         if verdict is Verdict.FAIL:
             yield f"{place}: {reason}"
 
 
 def loaded_runtime() -> str | None:
-    """An accelerator runtime that is loaded in this process, if any."""
+    """Name of an accelerator runtime loaded in this process, or None."""
     return next((name for name in DEVICE_RUNTIMES if name in sys.modules), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registry of experiments: for each its gate, its directory, the clauses that it judges, and the files behind them.
+"""The registry of experiments: gate, directory, clauses and files of each.
 
 A new experiment is one row here; the row names the implementation (``pytest_laguna.experiments.experiment``).
 """
@@ -24,7 +24,7 @@ from pytest_laguna.evidence.schemas import Schema
 
 
 class Asking(Protocol):
-    """The facts of a campaign that decide which experiments its gates run."""
+    """The facts of a campaign that select experiments."""
 
     @property
     def diagnostic(self) -> object | None:
@@ -166,12 +166,12 @@ ROWS: dict[str, Row] = {row.name: row for row in (AA, DIAGNOSTIC, EVENTS, ENDPOI
 
 
 def rows_asked(campaign: Asking, gate: int, lane: str) -> list[Row]:
-    """Experiments that a campaign asks for in a gate on a lane; v1 campaigns ask for at most one."""
+    """Return the experiments of a gate on a lane; v1 campaigns have at most one."""
     return [row for row in ROWS.values() if row.gate == gate and row.asked(campaign, lane)]
 
 
 def files_behind(paths: Iterable[str], clause: str) -> list[str]:
-    """Files that show a clause: those in its own directory, and those that an experiment reads for it.
+    """Return the files behind a clause: those in its own directory, and those read by an experiment.
 
     Args:
         paths: of an attempt's files, relative to its directory; the result keeps their order.

@@ -2,7 +2,7 @@
 """The JUnit report of a gate: written from the analysis, read back strictly.
 
 pytest's own writer cannot give a case the verdict as its failure type, and readers made for display accept suites
-without counts, doubled cases and empty files. For a gate those are refusals.
+without counts, doubled cases and empty files. A gate refuses all three.
 
 The files behind a case stand in it by path, as its properties ``attachment`` and as ``[[ATTACHMENT|path]]`` in
 ``system-out``. Source: the common JUnit XML format (github.com/testmoapp/junitxml) and GitLab's documentation of unit
@@ -41,16 +41,13 @@ _NOT_XML = re.compile("\x1b\\[[0-9;?]*[A-Za-z]|[^\t\n\r\x20-\ud7ff\ue000-\ufffd\
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """One clause's test as the report shows it.
+    """One clause's test in the report.
 
     Attributes:
         nodeid: pytest's node id, split into class name and name on writing.
-        clause: the clause's id.
-        verdict: what it came to.
         reason: one line; empty for PASS.
         detail: longer text (a traceback); may be empty.
-        seconds: duration of all phases.
-        files: paths of the evidence behind it, as seen from where pytest was started.
+        files: paths of the evidence behind it, from pytest's working directory.
     """
 
     nodeid: str
@@ -64,25 +61,24 @@ class Case:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """A JUnit file's content after strict reading."""
+    """Content of a JUnit file after strict reading."""
 
     properties: Mapping[str, str]
     cases: tuple[Case, ...]
 
+    def without_sentences(self) -> Report:
+        """The report without its reasons, which another version may word otherwise."""
+        properties = {name: value for name, value in self.properties.items() if name != "reason"}
+        return Report(properties, tuple(dataclasses.replace(case, reason="") for case in self.cases))
+
 
 def xml_text(text: str) -> str:
-    """Text without what XML 1.0 cannot hold and without terminal colours."""
+    """Text without terminal colours and other characters forbidden by XML 1.0."""
     return _NOT_XML.sub("", text.encode("utf-8", "replace").decode("utf-8"))
 
 
 def write_junit(name: str, properties: Mapping[str, str], cases: Iterable[Case]) -> bytes:
-    """Render a report: one ``testsuite`` whose counts are those of its cases.
-
-    Args:
-        name: the suite's name.
-        properties: suite properties, for example campaign, lane, gate, attempt, nonce and digests.
-        cases: in the order in which they ran.
-    """
+    """Render a report: one ``testsuite`` with its properties, and with its cases in the order of running."""
     listed = tuple(cases)
     suite = suite_element(name, properties, listed)
     for case in listed:
@@ -95,14 +91,14 @@ def write_junit(name: str, properties: Mapping[str, str], cases: Iterable[Case])
 
 
 def render(root: ElementTree.Element) -> bytes:
-    """The document's bytes, in UTF-8."""
+    """Return the document's bytes in UTF-8."""
     ElementTree.indent(root)
     content: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return content + b"\n"
 
 
 def suite_element(name: str, properties: Mapping[str, str], cases: Sequence[Case]) -> ElementTree.Element:
-    """A suite with the counts of its cases and its properties; the cases themselves are written after it."""
+    """Return a suite with the counts of its cases and its properties, but without the cases."""
     tags = [RESULT_TAG.get(case.verdict) for case in cases]
     suite = ElementTree.Element("testsuite", {
         "name": xml_text(name),
@@ -117,14 +113,10 @@ def suite_element(name: str, properties: Mapping[str, str], cases: Sequence[Case
 
 
 def write_case(suite: ElementTree.Element, attributes: Mapping[str, str], case: Case) -> None:
-    """Write a case's verdict, why, and the first files behind it; a reader links few, and the manifest has them all.
+    """Write a case's verdict, its reason, and the first files behind it; readers link few, and the manifest has all.
 
-    Readers show either the message of a result or its text, so the reason stands in both.
-
-    Args:
-        suite: that gets it.
-        attributes: what readers tell cases apart by.
-        case: what it came to.
+    Readers show either the message of a result or its text, so the reason stands in both. They distinguish cases by the
+    attributes.
     """
     named = {name: xml_text(value) for name, value in attributes.items()}
     element = ElementTree.SubElement(suite, "testcase", named | {"time": f"{case.seconds:.3f}"})
@@ -151,11 +143,11 @@ def _marks(paths: Iterable[str]) -> str:
 
 
 def read_junit(content: bytes) -> Report:
-    """Read a report that ``write_junit`` made, taking nothing on trust.
+    """Read a report of ``write_junit``, without any trust in it.
 
     Raises:
-        UnusableEvidenceError: not XML, a document type, no or several suites, a count that is missing or not what the
-            cases add up to, a skipped, doubled, nameless or unknown element, or a result whose type is not a verdict.
+        UnusableEvidenceError: not XML, a document type, no or several suites, a count that is missing or not the sum of
+            the cases, a skipped, doubled, nameless or unknown element, or a result whose type is not a verdict.
     """
     if b"<!" in content:
         raise UnusableEvidenceError("junit.xml: holds a document type, comment or CDATA; expected plain elements")
@@ -234,7 +226,7 @@ def _read_detail(result: ElementTree.Element) -> str:
 
 
 def _read_files(element: ElementTree.Element, where: str) -> tuple[str, ...]:
-    """The files that a case names as properties, which its output marks one by one, and nothing else."""
+    """Return the files of a case's properties; its output must mark exactly these."""
     found = [one.get("value", "") for one in element.findall(f"properties/property[@name='{_ATTACHMENT}']")]
     written = [output.text for output in element.findall(_OUTPUT)]
     if written != ([_marks(found)] if found else []):

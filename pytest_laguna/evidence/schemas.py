@@ -13,13 +13,16 @@ from pytest_laguna.evidence import files
 from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE = "urn:pytest-laguna:gate-receipt:v1"
+PREDICATE_TYPE = "urn:pytest-laguna:gate-receipt:v2"
+
+Sentence = Annotated[str, pydantic.Field(exclude=True)]
+"""A line for people, rendered from the evidence whenever that is judged; it is neither sealed nor compared."""
 
 Sha256 = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Schema(pydantic.BaseModel):
-    """What all evidence models share: frozen, nothing extra, JSON types as they are."""
+    """Base of all evidence models: frozen, closed, with JSON types as they are."""
 
     model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(frozen=True, extra="forbid")
 
@@ -35,10 +38,9 @@ class Earlier(Schema):
     Attributes:
         attempt: its number.
         receipt: digest of its receipt; None when it has none.
-        tree: digest of the list of everything in it, which binds an attempt that no receipt binds; None when it could
-            not be listed.
+        tree: digest of the list of its files; it binds an attempt without a receipt too. None if it could not be listed.
         campaign: its campaign digest; None when its ``attempt.json`` cannot be read.
-        verdict: what it came to when it was looked at, by verification and not by its word.
+        verdict: by verification.
     """
 
     attempt: int
@@ -49,7 +51,7 @@ class Earlier(Schema):
 
 
 class Previous(Schema):
-    """The attempt of the gate before, which opened this one."""
+    """The attempt of the previous gate, the opener of this one."""
 
     gate: int
     attempt: int
@@ -57,7 +59,7 @@ class Previous(Schema):
 
 
 class Identity(Schema):
-    """Digests that tie the gates of a campaign together; the host is not one of them."""
+    """Digests shared by the gates of a campaign; the host is not among them."""
 
     campaign: Sha256
     candidate: Sha256
@@ -68,8 +70,8 @@ class AttemptStart(Schema):
     """``attempt.json``: written before the first test.
 
     Attributes:
-        state: always STARTED; what came of it is in the receipt or nowhere.
-        sealed_root: where the root was, as seen from where pytest was started; absolute where it is not below that.
+        state: always STARTED; the result is in the receipt or nowhere.
+        sealed_root: path of the root, relative to pytest's directory if it is below that.
         nonce: 32 random hexadecimal digits that join attempt, report and receipt.
         clauses: the frozen clause ids and node ids, in order.
         plugins: name and version of every installed pytest plugin that was loaded.
@@ -101,7 +103,7 @@ class Phase(Schema):
     """The data of a ``phase`` journal event: set-up, call or teardown of one test.
 
     Attributes:
-        cause: why it did not pass; empty when it did.
+        cause: kind of the failure; empty for a pass.
         reason: one line.
         detail: the traceback.
     """
@@ -123,12 +125,12 @@ class ClauseProof(Schema):
 
 
 class ClauseResult(Schema):
-    """What one clause came to."""
+    """Verdict of one clause."""
 
     clause: str
     nodeid: str
     verdict: Verdict
-    reason: str
+    reason: Sentence = ""
     detail: str
     seconds: float
     proofs: list[ClauseProof]
@@ -139,20 +141,33 @@ class Analysis(Schema):
 
     Attributes:
         verdict: the gate's.
-        reason: one line; for PASS how many clauses are proven.
-        unexercised: clause, rule and why of each rule that proves nothing here: it is reported only, or the lane cannot
-            exercise it.
-        figures: the few numbers of the gate's own analysis that the report for machines carries, as text.
+        reason: for PASS, how many clauses are proven.
+        unexercised: clause, rule and reason of each rule that proves nothing here: it is reported only, or the lane
+            cannot exercise it. Clause and rule are sealed.
+        figures: the few numbers of its experiment that the report for machines carries, as text.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-analysis-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-analysis-v1"
+    file_schema: Annotated[Literal["pytest-laguna-analysis-v2"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-analysis-v2"
     )
     verdict: Verdict
-    reason: str
+    reason: Sentence = ""
     clauses: list[ClauseResult]
     unexercised: list[tuple[str, str, str]]
     figures: dict[str, str]
+
+    @pydantic.field_validator("unexercised", mode="before")
+    @classmethod
+    def _without_reason(cls, listed: Any) -> Any:
+        """Accept rules as they are sealed, without their reasons."""
+        pair = 2
+        if isinstance(listed, list) and all(isinstance(rule, list | tuple) for rule in listed):
+            return [(*rule, "") if len(rule) == pair else rule for rule in listed]
+        return listed
+
+    @pydantic.field_serializer("unexercised")
+    def _sealed(self, listed: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
+        return [(clause, rule) for clause, rule, _ in listed]
 
 
 class Entry(Schema):
@@ -202,9 +217,9 @@ def _validate(content: str | bytes, model: type[Model], name: str) -> Model:
 
 
 def first_defect(error: pydantic.ValidationError, whole: str = "") -> str:
-    """The first field that is wrong and why, as one line; the name of an unknown field is whatever its maker chose.
+    """Return the first wrong field and its defect, as one line.
 
-    Beside one that is missing stands the first that is unknown in the same place, which may be meant for it.
+    For a missing field, the line also names an unknown sibling: probably a typo.
 
     Args:
         error: what pydantic said.
@@ -225,7 +240,7 @@ def first_defect(error: pydantic.ValidationError, whole: str = "") -> str:
 def receipt_statement(
     start: AttemptStart, analysis: Analysis, manifest: Manifest, digests: dict[str, str]
 ) -> dict[str, Any]:
-    """The receipt as an in-toto Statement; a pure function of the attempt's other files, so that it can be recomputed.
+    """Return the receipt as an in-toto Statement: a pure function of the attempt's other files.
 
     Args:
         start: ``attempt.json``.
@@ -241,9 +256,8 @@ def receipt_statement(
     ]
     predicate = {
         "verdict": analysis.verdict.value,
-        "reason": analysis.reason,
         "clauses": [[clause.clause, clause.nodeid, clause.verdict.value] for clause in analysis.clauses],
-        "unexercised": [list(rule) for rule in analysis.unexercised],
+        "unexercised": [[clause, rule] for clause, rule, _ in analysis.unexercised],
         "journal_head": digests["journal_head"],
         "attempt": start.canonical(),
     }

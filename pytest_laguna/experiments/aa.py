@@ -10,15 +10,15 @@ from typing import NamedTuple
 from pytest_laguna.analysis.aa.noise import Start, analyse_null, judge_null, null_figures
 from pytest_laguna.analysis.diagnostic.replay_checks import CONTAINMENT, preparation_checks
 from pytest_laguna.analysis.diagnostic.replay_profile import reduce_profiles
-from pytest_laguna.analysis.findings import Finding
+from pytest_laguna.analysis.findings import Finding, RuleLine
 from pytest_laguna.evidence import root
 from pytest_laguna.evidence.aa.rehearsal import NULL_TIMING, NullAnalysis, NullPlan, read_starts, rehearsed_attempt
 from pytest_laguna.evidence.arms.arm_record import Arm
 from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis
 from pytest_laguna.evidence.experiments import AA, ENDPOINT
 from pytest_laguna.evidence.reading import TARGET_CONFIG, read_config
-from pytest_laguna.evidence.schemas import read_model
-from pytest_laguna.experiments.experiment import Attempted, Experiment, RuleLine
+from pytest_laguna.evidence.schema_v1 import read_raised
+from pytest_laguna.experiments.experiment import Attempted, Experiment
 from pytest_laguna.experiments.plans import plan_null
 
 
@@ -46,7 +46,7 @@ class AAExperiment(Experiment[NullPlan, AAEvidence, NullAnalysis]):
             return AAEvidence(starts, None)
         block = rehearsed_attempt(attempted.evidence, attempted.campaign.name, ENDPOINT.gate, null=True)
         path = block / root.EVIDENCE / ENDPOINT.directory / root.ANALYSIS
-        return AAEvidence(starts, read_model(path, EndpointAnalysis))
+        return AAEvidence(starts, read_raised(path, EndpointAnalysis))
 
     def judge(self, plan: NullPlan, evidence: AAEvidence) -> NullAnalysis:
         return analyse_null(plan, evidence.starts, evidence.endpoint)

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_laguna.analysis.diagnostic.diagnosis import diagnose
-from pytest_laguna.analysis.summary import diagnosis_figures
+from pytest_laguna.analysis.findings import RuleLine
 from pytest_laguna.evidence.diagnostic.analysis import Comparison, Diagnosis, DiagnosticPlan
 from pytest_laguna.evidence.diagnostic.reader import DiagnosticEvidence, read_diagnostic
 from pytest_laguna.evidence.experiments import DIAGNOSTIC
 from pytest_laguna.evidence.reading import TARGET_CONFIG, present, read_as, read_config
-from pytest_laguna.experiments.experiment import Attempted, Experiment, RuleLine, rule_lines
+from pytest_laguna.experiments.experiment import Attempted, Experiment, rule_lines
 from pytest_laguna.experiments.plans import plan_diagnostic
 
 
@@ -47,6 +47,18 @@ class DiagnosticExperiment(Experiment[DiagnosticPlan, DiagnosticEvidence, Diagno
 
 
 EXPERIMENT = DiagnosticExperiment()
+
+
+def diagnosis_figures(diagnosis: Diagnosis) -> dict[str, str]:
+    """Return the decision, the published verdict, and the saving of each timing gate in nanoseconds."""
+    figures: dict[str, str] = {
+        "notice": diagnosis.notice,
+        "decides": diagnosis.decides,
+        "published": diagnosis.published or "none",
+    }
+    for name, gate in (diagnosis.timing or {}).items():
+        figures[f"saving_ns.{name}"] = repr(gate.saving)
+    return figures
 
 
 def _timing_lines(diagnosis: Diagnosis) -> Iterator[str]:

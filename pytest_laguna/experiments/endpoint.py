@@ -13,22 +13,22 @@ from pytest_laguna.analysis.endpoint.campaign_rules import PHASE_1_LEGS
 from pytest_laguna.analysis.endpoint.clauses import CLAUSES, judge_clauses
 from pytest_laguna.analysis.endpoint.identity import judge_identity
 from pytest_laguna.analysis.endpoint.surroundings import Surroundings, judge_surroundings
-from pytest_laguna.analysis.findings import Finding, decide
+from pytest_laguna.analysis.findings import Finding, RuleLine, decide
 from pytest_laguna.analysis.machine.process import judge_cleanliness
-from pytest_laguna.analysis.summary import endpoint_figures
 from pytest_laguna.campaign import SIZE_LIMIT
 from pytest_laguna.endpoint.kept import require_kept
 from pytest_laguna.endpoint.suite import read_answers, read_suite
 from pytest_laguna.evidence import files, reading, root
 from pytest_laguna.evidence.endpoint import reader
-from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis, RuleFinding
+from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis, EndpointFinding, Promotion, RepetitionFigures
 from pytest_laguna.evidence.endpoint.plan import EndpointPlan, Teacher, leg_name
 from pytest_laguna.evidence.endpoint.reader import EndedLeg, EndpointEvidence
 from pytest_laguna.evidence.experiments import DIAGNOSTIC, ENDPOINT
 from pytest_laguna.evidence.machine.leased_cards import LeaseStart
 from pytest_laguna.evidence.machine.reader import read_machine
+from pytest_laguna.evidence.schema_v1 import same_content
 from pytest_laguna.evidence.schemas import read_model
-from pytest_laguna.experiments.experiment import Attempted, Experiment, RuleLine
+from pytest_laguna.experiments.experiment import Attempted, Experiment
 from pytest_laguna.experiments.protocol import Protocol, parse_protocol, plan_endpoint, require_frozen
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 
@@ -37,7 +37,7 @@ _NOT_ASKED = "not applicable: the plan does without it, or what it looks at is n
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judgeable:
-    """Everything that the endpoint campaign left, and what judges it.
+    """Evidence of an endpoint campaign.
 
     Attributes:
         campaign: digest of the campaign; it orders the legs.
@@ -124,7 +124,7 @@ EXPERIMENT = EndpointExperiment()
 
 
 def _protocol(attempted: Attempted, place: Path) -> Protocol:
-    """Read the kept protocol: the committed one, and that of every earlier attempt of the campaign."""
+    """Read the kept protocol; it must be the committed one, and the one of every earlier attempt."""
     content = files.read_bytes(place / reader.PROTOCOL, limit=SIZE_LIMIT)
     if not read_model(place / reader.PROTOCOL_COMMIT, reader.ProtocolCommit).holds(content):
         message = f"{reader.PROTOCOL}: not the bytes that {reader.PROTOCOL_COMMIT} names; expected the committed ones"
@@ -134,7 +134,7 @@ def _protocol(attempted: Attempted, place: Path) -> Protocol:
 
 
 def _require_phase_1(place: Path, plan: EndpointPlan, legs: EndpointEvidence, campaign: str) -> None:
-    """Refuse a judgement of phase 1 that does not follow from the first two legs alone."""
+    """Refuse a judgement of phase 1 other than the one of the first two legs."""
     first = [leg for leg in legs.legs if leg.request.sequence <= PHASE_1_LEGS]
     path = place / reader.PHASE_1
     if len(first) < PHASE_1_LEGS:
@@ -143,8 +143,7 @@ def _require_phase_1(place: Path, plan: EndpointPlan, legs: EndpointEvidence, ca
             raise UnusableEvidenceError(message)
         return
     judged = analyse_endpoint(plan, first, teacher=reader.take_teacher(place, first), campaign=campaign)
-    expected = files.canonical_json(judged.canonical())
-    if files.read_bytes(path, limit=len(expected) + 1) != expected:
+    if not same_content(path, files.canonical_json(judged.canonical())):
         message = f"{path.name}: does not follow from the first {PHASE_1_LEGS} legs; expected what was judged of them"
         raise UnusableEvidenceError(message)
 
@@ -204,9 +203,61 @@ def _lines_of(analysis: EndpointAnalysis, rules: Sequence[str]) -> Iterator[Rule
     yield from ((rule, None, _NOT_ASKED) for rule in rules if rule in analysis.not_asked)
 
 
-def _reported(finding: RuleFinding) -> str:
+def _reported(finding: EndpointFinding) -> str:
     told = f"{finding.verdict} {finding.where}: {finding.reason}" if finding.reason else str(finding.verdict)
     return f"reported: {told}"
+
+
+def endpoint_figures(analysis: EndpointAnalysis) -> dict[str, str]:
+    """Return decision and results: rates in tokens/s, legacy unless named otherwise, and changes in per cent."""
+    exact, null = analysis.exactness, analysis.null_verdict
+    figures = {
+        "label": analysis.label,
+        "null": _word(null is not None),
+        "decides": analysis.decides,
+        "disposition": analysis.disposition.value,
+        "published": analysis.published_verdict.value,
+        "teacher_exact": f"{exact.teacher}/{exact.teacher_planned}",
+        "cross_leg_exact": f"{exact.cross_leg}/{exact.cross_leg_planned}",
+    }
+    if null is not None:
+        figures["null_verdict"] = null.value
+    for leg in analysis.legs:
+        figures[f"headline.{leg.block}.{leg.leg}"] = repr(leg.headline)
+        figures[f"headline_conventional.{leg.block}.{leg.leg}"] = repr(leg.headline_conventional)
+    for pair in analysis.pairs:
+        figures[f"headline_change_percent.{pair.block}.{pair.candidate}"] = repr(pair.headline_change_percent)
+    if analysis.promotion is not None:
+        figures |= _promotion_figures(analysis.promotion)
+    if analysis.repetition is not None:
+        figures |= _repetition_figures(analysis.repetition)
+    return figures
+
+
+def _promotion_figures(promotion: Promotion) -> dict[str, str]:
+    return {
+        "lower_candidate_start": repr(promotion.value),
+        "lower_candidate_start_conventional": repr(promotion.value_conventional),
+        "record": repr(promotion.record),
+        "practical_floor": "none" if promotion.practical_floor is None else repr(promotion.practical_floor),
+        "promoted": _word(promotion.promoted),
+    }
+
+
+def _repetition_figures(several: RepetitionFigures) -> dict[str, str]:
+    return {
+        "gain_percent": repr(several.gain_percent),
+        "interval_low_percent": repr(several.low_percent),
+        "interval_high_percent": repr(several.high_percent),
+        "margin_percent": repr(several.margin_percent),
+        "sign_flip_p": repr(several.sign_flip_p),
+        "conclusion": several.conclusion.value,
+        "power": "unknown" if several.power is None else repr(several.power),
+    }
+
+
+def _word(value: bool) -> str:  # noqa: FBT001 - the one thing that is said
+    return str(value).lower()
 
 
 def _figure_lines(analysis: EndpointAnalysis) -> Iterator[str]:

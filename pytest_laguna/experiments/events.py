@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_laguna.analysis.events.diagnosis import analyse_events
+from pytest_laguna.analysis.findings import RuleLine
 from pytest_laguna.analysis.wording import shown_in_places
 from pytest_laguna.evidence.diagnostic.analysis import NOTICE
 from pytest_laguna.evidence.events.analysis import EventAnalysis, EventPlan
 from pytest_laguna.evidence.events.reader import EventEvidence, read_events
 from pytest_laguna.evidence.experiments import EVENTS
 from pytest_laguna.evidence.reading import TARGET_CONFIG, present, read_as, read_config
-from pytest_laguna.experiments.experiment import Attempted, Experiment, RuleLine, rule_lines
+from pytest_laguna.experiments.experiment import Attempted, Experiment, rule_lines
 from pytest_laguna.experiments.plans import plan_events
 
 

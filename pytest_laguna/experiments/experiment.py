@@ -13,9 +13,9 @@ import dataclasses
 import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
-from pytest_laguna.analysis.findings import Finding, decisive
+from pytest_laguna.analysis.findings import Finding, RuleLine, decide_clause
 from pytest_laguna.campaign import SIZE_LIMIT, Campaign, CampaignError, parse_campaign
 from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.diagnostic.analysis import RuleResult
@@ -23,15 +23,13 @@ from pytest_laguna.evidence.experiments import ROWS, Row, rows_asked
 from pytest_laguna.evidence.machine.leased_cards import LeaseStart
 from pytest_laguna.evidence.machine.reader import read_machine
 from pytest_laguna.evidence.reading import FAILURE, PLAN, Failure, Missing, read_piece
+from pytest_laguna.evidence.schema_v1 import read_raised, same_content
 from pytest_laguna.evidence.schemas import AttemptStart, Schema, read_model
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 
 Plan = TypeVar("Plan", bound=Schema)
 Evidence = TypeVar("Evidence")
 Analysis = TypeVar("Analysis", bound=Schema)
-
-RuleLine: TypeAlias = tuple[str, Verdict | None, str]
-"""A rule's id, its verdict (None for a rule that decides nothing here), and the reason."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ class Experiment(abc.ABC, Generic[Plan, Evidence, Analysis]):
 
     @abc.abstractmethod
     def read(self, attempted: Attempted, place: Path, plan: Plan) -> Evidence:
-        """Read everything that the experiment left; raises as ``plan``."""
+        """Read the evidence of the experiment; raises as ``plan``."""
 
     @abc.abstractmethod
     def judge(self, plan: Plan, evidence: Evidence) -> Analysis:
@@ -94,29 +92,29 @@ class Experiment(abc.ABC, Generic[Plan, Evidence, Analysis]):
 
     @abc.abstractmethod
     def rules(self, analysis: Analysis) -> Mapping[str, Sequence[RuleLine]]:
-        """Return by clause what each of its rules found."""
+        """Return the results of all rules by clause."""
 
     @abc.abstractmethod
     def figures(self, analysis: Analysis) -> dict[str, str]:
-        """Return the few figures that a report for machines carries, by name, as text."""
+        """Return the figures of a report for machines, by name, as text."""
 
     @abc.abstractmethod
     def notice(self, analysis: Analysis) -> str:
-        """Return a remark on the worth of the analysis, which stands beside each proof."""
+        """Return a remark on the worth of the analysis, for every proof."""
 
     def findings(self, analysis: Analysis, evidence: Evidence | None = None) -> Mapping[str, Finding | None]:
-        """Return by clause the finding that decides it, or None if it is proven.
+        """Return the deciding finding of each clause, or None if it is proven.
 
         Args:
             analysis: of the evidence.
             evidence: what was judged; None if only the analysis is at hand, as after a session that died.
         """
         del evidence
-        verdicts = {clause: clause_verdict(lines) for clause, lines in self.rules(analysis).items()}
+        verdicts = {clause: decide_clause(lines) for clause, lines in self.rules(analysis).items()}
         return {clause: None if found[0] is Verdict.PASS else found for clause, found in verdicts.items()}
 
     def unexercised(self, analysis: Analysis) -> list[tuple[str, str, str]]:
-        """Return clause, rule and reason of each rule that decides nothing here."""
+        """Return clause, rule and reason of every listed rule."""
         return [
             (clause, rule, reason)
             for clause, lines in self.rules(analysis).items()
@@ -125,7 +123,7 @@ class Experiment(abc.ABC, Generic[Plan, Evidence, Analysis]):
         ]
 
     def lines(self, analysis: Analysis) -> tuple[Sequence[str], Iterator[str]]:
-        """Return what people read before and after the list of clauses, a line each."""
+        """Return the lines before and after the list of clauses in a text for people."""
         return [], (f"{name}: {value}" for name, value in self.figures(analysis).items())
 
 
@@ -135,17 +133,6 @@ def rule_lines(clauses: Mapping[str, Mapping[str, RuleResult]]) -> dict[str, lis
         clause: [(rule, result.verdict, result.reason) for rule, result in results.items()]
         for clause, results in clauses.items()
     }
-
-
-def clause_verdict(lines: Sequence[RuleLine]) -> Finding:
-    """Return the verdict of one clause and the reason of the first rule that decided it."""
-    judged = [(rule, verdict, reason) for rule, verdict, reason in lines if verdict is not None]
-    if not judged:
-        return Verdict.NOT_PROVEN, "no rule could be applied"
-    against = [(verdict, f"{rule}: {reason}") for rule, verdict, reason in judged if verdict is not Verdict.PASS]
-    listed = len(lines) - len(judged)
-    good = f"{len(judged)} rules hold{f', {listed} are listed only' if listed else ''}"
-    return decisive(against) or (Verdict.PASS, good)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -174,7 +161,7 @@ class Derived(Generic[Analysis]):
 
     @property
     def figures(self) -> dict[str, str]:
-        """Figures for a report that machines read."""
+        """Figures for a report for machines."""
         return self.experiment.figures(self.analysis)
 
     @property
@@ -184,7 +171,7 @@ class Derived(Generic[Analysis]):
 
     @property
     def unexercised(self) -> list[tuple[str, str, str]]:
-        """Clause, rule and reason of each rule that decides nothing here."""
+        """Clause, rule and reason of every listed rule."""
         return self.experiment.unexercised(self.analysis)
 
     @property
@@ -197,7 +184,7 @@ class Derived(Generic[Analysis]):
 
 
 def implementation(row: Row) -> Experiment[Any, Any, Any]:
-    """Return the experiment that a row of the registry names.
+    """Return the experiment of a row of the registry.
 
     Raises:
         TypeError: the row names something else.
@@ -210,7 +197,7 @@ def implementation(row: Row) -> Experiment[Any, Any, Any]:
 
 
 def read_attempted(directory: Path) -> Attempted:
-    """Read the files that every analysis starts from.
+    """Read an attempt for analysis.
 
     Raises:
         UnusableEvidenceError: one of them cannot be used.
@@ -234,13 +221,13 @@ def campaign_copy(directory: Path) -> Campaign:
 
 
 def asked(attempted: Attempted) -> Experiment[Any, Any, Any] | None:
-    """Return the experiment that the campaign asks for in the attempt's gate, or None."""
+    """Return the experiment of the attempt's gate, or None."""
     rows = rows_asked(attempted.campaign, attempted.start.gate, attempted.start.lane)
     return implementation(rows[0]) if rows else None
 
 
 def derive(attempted: Attempted) -> Derived[Any] | None:
-    """Derive the analysis of an attempt's experiment again, and compare it with the one that was written.
+    """Derive the analysis of an attempt's experiment, and compare it with the written one.
 
     Returns:
         None if the gate runs no experiment.
@@ -263,14 +250,14 @@ def derive(attempted: Attempted) -> Derived[Any] | None:
         message = f"{name}: there beside a {FAILURE} ({told}); expected one of them"
         raise UnusableEvidenceError(message)
     derived = derive_from_files(experiment, attempted)
-    if files.read_bytes(path, limit=len(derived.content) + 1) != derived.content:
+    if not same_content(path, derived.content):
         message = f"{name}: does not follow from the files beside it"
         raise UnusableEvidenceError(message)
     return derived
 
 
 def derive_from_files(experiment: Experiment[Any, Any, Analysis], attempted: Attempted) -> Derived[Analysis]:
-    """Derive an experiment's analysis from the files that it left; raises as ``derive``."""
+    """Derive an experiment's analysis from its files; raises as ``derive``."""
     place = attempted.evidence / experiment.row.directory
     plan = read_model(place / PLAN, experiment.plan_form)
     if plan != experiment.plan(attempted, place):
@@ -282,7 +269,7 @@ def derive_from_files(experiment: Experiment[Any, Any, Analysis], attempted: Att
 
 
 def recorded_verdicts(evidence: Path) -> Iterator[Verdict]:
-    """Yield the verdict of each clause in every analysis that a session wrote and that can still be read.
+    """Yield the verdict of every clause with a finding, from every readable analysis of a session.
 
     Args:
         evidence: an attempt's directory of that name.
@@ -291,6 +278,6 @@ def recorded_verdicts(evidence: Path) -> Iterator[Verdict]:
         experiment = implementation(row)
         for name in row.judged_files:
             with contextlib.suppress(UnusableEvidenceError):
-                analysis = read_model(evidence / row.directory / name, row.analysis)
+                analysis = read_raised(evidence / row.directory / name, row.analysis)
                 found = experiment.findings(analysis).values()
                 yield from (finding[0] for finding in found if finding is not None)

@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from pytest_laguna.analysis.findings import RuleLine
 from pytest_laguna.evidence.diagnostic.analysis import NOTICE
 from pytest_laguna.evidence.experiments import files_behind
 from pytest_laguna.evidence.schemas import ClauseProof, ClauseResult, Entry
-from pytest_laguna.experiments.experiment import RuleLine
 from pytest_laguna.report.markup import Markup, code, details, element, joined, table
 from pytest_laguna.report.shown import ShownAttempt
 from pytest_laguna.verdict import Verdict

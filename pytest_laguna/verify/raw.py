@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an attempt's raw files come to, beside its journal: derived when it is sealed, and again by verification."""
+"""Findings from the raw files of an attempt: derived when it is sealed, and again by verification."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _with_experiment(derived: Derived[Any] | None, against: list[Finding], notic
 
 
 def _judge_reviewed(directory: Path, start: AttemptStart, campaign: Campaign) -> list[Finding]:
-    """What speaks against the kept records of freezing and reviewing; raises UnusableEvidenceError."""
+    """Return the findings on the kept records of freezing and reviewing; raises UnusableEvidenceError."""
     place = directory / root.EVIDENCE / review.DIRECTORY
     running = Running(start.identity, _models(directory / root.EVIDENCE, campaign.folders(start.lane)))
     finding = judge_review(read_reviewed(place / review.FROZEN, place / review.REVIEW), running)
@@ -96,7 +96,7 @@ def _judge_reviewed(directory: Path, start: AttemptStart, campaign: Campaign) ->
 
 
 def _models(evidence: Path, named: Sequence[str]) -> dict[str, Mapping[str, str] | None]:
-    """What ran of the models that the campaign names, which are recorded in its order; raises likewise."""
+    """Return the files of the campaign's models by folder, in its order; None for an unrecorded one. Raises likewise."""
     recorded = [row.directory for row in (DIAGNOSTIC, EVENTS) if (evidence / row.directory / IDENTITY).exists()]
     if not named or not recorded:
         return dict.fromkeys(named)
@@ -104,12 +104,12 @@ def _models(evidence: Path, named: Sequence[str]) -> dict[str, Mapping[str, str]
 
 
 def _recorded(events: Sequence[Event]) -> Mapping[str, str]:
-    """The digests of the files that the harness recorded, by their path below the evidence."""
+    """Return the digests of recorded files by their path below the evidence."""
     return {str(event.data.get("path")): str(event.data.get("sha256")) for event in events if event.kind == "recorded"}
 
 
 def _digest(evidence: Path, name: str) -> str | None:
-    """Of a file; None where there is none that can be read."""
+    """Return the digest of a file, or None if it cannot be read."""
     try:
         return files.sha256_file(evidence / name)
     except (OSError, ValueError):
@@ -117,6 +117,6 @@ def _digest(evidence: Path, name: str) -> str | None:
 
 
 def _notice(campaign: Campaign, gate: int) -> str:
-    """What gate 2 is worth when it runs a diagnostic or an event profile, whatever it comes to."""
+    """Return the remark on the worth of a gate 2 with a diagnostic or an event profile, whatever its verdict."""
     diagnostic = any(row.gate == gate for row in (DIAGNOSTIC, EVENTS) if row.asked(campaign, campaign.lane))
     return NOTICE if diagnostic else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offline verification: every verdict is derived again from the raw files; nothing that a file says of itself counts.
+"""Offline verification: derives every verdict again from the raw files, and believes no file about itself.
 
 Needs neither torch nor vLLM and writes nothing, so it works on a read-only copy, as another user, on another machine.
 """
@@ -11,6 +11,7 @@ import functools
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pytest_laguna.analysis.clauses import Evidence, judge, judge_session
 from pytest_laguna.analysis.endpoint.analyse import CANDIDATE_RAN, NULL_RULES
@@ -20,6 +21,7 @@ from pytest_laguna.evidence.aa import rehearsal
 from pytest_laguna.evidence.experiments import files_behind
 from pytest_laguna.evidence.journal import Event, journal_head, read_journal
 from pytest_laguna.evidence.junit import SIZE_LIMIT, Case, read_junit, write_junit
+from pytest_laguna.evidence.schema_v1 import same_content
 from pytest_laguna.evidence.schemas import (
     Analysis,
     AttemptStart,
@@ -28,7 +30,7 @@ from pytest_laguna.evidence.schemas import (
     read_model,
     receipt_statement,
 )
-from pytest_laguna.experiments.experiment import campaign_copy
+from pytest_laguna.experiments.experiment import Derived, campaign_copy, derive, read_attempted
 from pytest_laguna.identity.source import SOURCE_SUFFIXES, package_files
 from pytest_laguna.verdict import JSON, NotProvenError, UnusableEvidenceError, Verdict
 from pytest_laguna.verify.raw import judge_raw
@@ -39,7 +41,7 @@ _PACKAGE = "pytest_laguna"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GateReport:
-    """What verification found of one attempt.
+    """Result of the verification of one attempt.
 
     Attributes:
         attempt: the attempt's number; 0 when the gate has none that can be named.
@@ -80,7 +82,7 @@ def verify_root(sealed_root: Path) -> list[GateReport]:
 
 
 def hold_to(reports: Sequence[GateReport], expected: Collection[str]) -> list[GateReport]:
-    """Hold what was found to receipt digests that were kept elsewhere, which whoever rewrites a root cannot rewrite.
+    """Compare reports with receipt digests kept elsewhere, out of reach of anybody who rewrites a root.
 
     A receipt vouches for its own attempt, for the earlier ones of that gate and for those that opened it. What passes
     and is vouched for by none of the expected receipts is NOT_PROVEN.
@@ -154,7 +156,7 @@ def verify_gate(lane_directory: Path, gate: int) -> GateReport:
 
 
 def verify_attempt(lane_directory: Path, gate: int, number: int) -> GateReport:
-    """Verify one attempt from its raw files, and with it the earlier ones and the one that opened its gate.
+    """Verify one attempt from its raw files, with the earlier ones and the opener of its gate.
 
     Never raises for what it finds: every defect becomes VOID or NOT_PROVEN with a reason that names the file.
     """
@@ -169,7 +171,7 @@ class _Lane:
         self._reports: dict[tuple[int, int], GateReport] = {}
 
     def newest(self, gate: int) -> GateReport:
-        """What ``verify_gate`` says."""
+        """Return the report of the newest attempt of a gate."""
         campaign, lane = self.directory.parent.name, self.directory.name
         try:
             numbers = root.attempt_numbers(self.directory / f"gate{gate}")
@@ -180,7 +182,7 @@ class _Lane:
         return self.attempt(gate, numbers[-1])
 
     def attempt(self, gate: int, number: int) -> GateReport:
-        """What ``verify_attempt`` says."""
+        """Return the report of one attempt, verified at most once."""
         if (gate, number) not in self._reports:
             self._reports[gate, number] = _verify(_Attempt(self, gate, number))
         return self._reports[gate, number]
@@ -255,15 +257,15 @@ class _Attempt:
         except UnusableEvidenceError:
             return None
 
-    def must_be(self, name: str, derived: bytes) -> None:
-        """Raise unless a file holds exactly these bytes."""
-        if files.sha256_file(self.directory / name) != files.sha256_bytes(derived):
+    def require(self, name: str, *, follows: bool) -> None:
+        """Raise if a file does not follow from the raw evidence."""
+        if not follows:
             message = f"{name}: does not follow from the raw evidence; expected what the journal gives"
             raise UnusableEvidenceError(message + _sealed_by_other_rules(self.directory))
 
 
 def _sealed_by_other_rules(directory: Path) -> str:
-    """That another version of this package sealed an attempt, and may give other bytes; empty where it was this one."""
+    """Return a hint at another sealing version, whose rules may differ; empty if this version sealed the attempt."""
     try:
         record = files.read_canonical_json(directory / root.IDENTITY)
     except UnusableEvidenceError:
@@ -282,7 +284,7 @@ def _is_own(name: str) -> bool:
 
 
 def _attempt_in_place(attempt: _Attempt) -> None:
-    """The attempt is the one that its place in the root says, and lies there itself."""
+    """Require an attempt in its place: the stated numbers are those of the path, and no link is on the way."""
     for directory in (attempt.directory.parent, attempt.directory):
         if directory.is_symlink():
             message = (
@@ -299,14 +301,14 @@ def _attempt_in_place(attempt: _Attempt) -> None:
 
 
 def _receipt_present(attempt: _Attempt) -> None:
-    """The receipt is written last: without it the session did not end."""
+    """Require a receipt: it is written last, so without it the session did not end."""
     if _missing(attempt.directory / root.RECEIPT):
         message = f"receipt.json: missing; {last_words(attempt.directory)}"
         raise NotProvenError(message)
 
 
 def _manifest_bound(attempt: _Attempt) -> None:
-    """The manifest is the one that the receipt names; otherwise a damaged manifest would blame a good file."""
+    """Require the manifest of the receipt; otherwise a damaged manifest would blame a good file."""
     receipt = files.read_canonical_json(attempt.directory / root.RECEIPT)
     subject = {"name": root.MANIFEST, "digest": {"sha256": files.sha256_file(attempt.directory / root.MANIFEST)}}
     subjects = receipt.get("subject") if isinstance(receipt, dict) else None
@@ -315,31 +317,33 @@ def _manifest_bound(attempt: _Attempt) -> None:
 
 
 def _manifest_holds(attempt: _Attempt) -> None:
-    """Nothing is missing, extra or changed."""
+    """Require every listed file, unchanged, and no other."""
     changed = root.difference(attempt.manifest, attempt.found)
     if changed is not None:
         raise UnusableEvidenceError(changed)
 
 
 def _analysis_derives(attempt: _Attempt) -> None:
-    """The verdict object is the one that the journal gives."""
-    attempt.must_be(root.ANALYSIS, files.canonical_json(attempt.analysis.canonical()))
+    """Require the verdict object of the journal and the raw files."""
+    derived = files.canonical_json(attempt.analysis.canonical())
+    attempt.require(root.ANALYSIS, follows=same_content(attempt.directory / root.ANALYSIS, derived))
 
 
 def _report_derives(attempt: _Attempt) -> None:
-    """The JUnit report is well formed and the one that the verdict object gives."""
-    read_junit(files.read_bytes(attempt.directory / root.JUNIT, limit=SIZE_LIMIT))
-    attempt.must_be(root.JUNIT, derive_junit(attempt.directory, attempt.start, attempt.analysis))
+    """Require a well-formed JUnit report with the content of the verdict object, in any words."""
+    sealed = read_junit(files.read_bytes(attempt.directory / root.JUNIT, limit=SIZE_LIMIT))
+    derived = read_junit(derive_junit(attempt.directory, attempt.start, attempt.analysis))
+    attempt.require(root.JUNIT, follows=sealed.without_sentences() == derived.without_sentences())
 
 
 def _receipt_derives(attempt: _Attempt) -> None:
-    """The receipt is the one that all other files give."""
-    receipt = derive_receipt(attempt.directory, attempt.start, attempt.analysis, attempt.manifest)
-    attempt.must_be(root.RECEIPT, receipt)
+    """Require the receipt of all other files."""
+    derived = derive_receipt(attempt.directory, attempt.start, attempt.analysis, attempt.manifest)
+    attempt.require(root.RECEIPT, follows=same_content(attempt.directory / root.RECEIPT, derived))
 
 
 def _campaign_frozen(attempt: _Attempt) -> None:
-    """The campaign in the evidence, as it was written and as it was read, is the frozen one, with its clauses."""
+    """Require the frozen campaign, as it was written and as it was read, with its clauses."""
     campaign = campaign_copy(attempt.directory)
     if campaign.digest != attempt.start.identity.campaign:
         message = f"{root.CAMPAIGN}: not the campaign that attempt.json names"
@@ -353,7 +357,7 @@ def _campaign_frozen(attempt: _Attempt) -> None:
 
 
 def _identity_recorded(attempt: _Attempt) -> None:
-    """The identity record is the one written before the first test, and gives the digests that it stands for."""
+    """Require the identity record of before the first test, and its digests."""
     record = files.read_canonical_json(attempt.directory / root.IDENTITY)
     if files.digest_of(record) != attempt.start.record:
         message = f"{root.IDENTITY}: not the record that attempt.json names"
@@ -366,7 +370,7 @@ def _identity_recorded(attempt: _Attempt) -> None:
 
 
 def _earlier_complete(attempt: _Attempt) -> None:
-    """The attempts before this one are all there, in their numbers, as they were seen."""
+    """Require all earlier attempts, in their numbers, unchanged."""
     stated = [earlier.attempt for earlier in attempt.start.earlier]
     if stated != list(range(1, attempt.number)):
         message = f"attempt.json: lists earlier attempts {stated}; expected every number below {attempt.number}"
@@ -376,7 +380,7 @@ def _earlier_complete(attempt: _Attempt) -> None:
 
 
 def _earlier_unchanged(attempt: _Attempt, earlier: Earlier) -> None:
-    """An earlier attempt still verifies to the verdict that was recorded, and its bytes are those that were seen."""
+    """Require an earlier attempt with its recorded verdict and bytes."""
     directory = root.attempt_directory(attempt.directory.parent, earlier.attempt)
     where = f"gate{attempt.gate}/{directory.name}"
     if not directory.is_dir():
@@ -397,7 +401,7 @@ def _earlier_unchanged(attempt: _Attempt, earlier: Earlier) -> None:
 
 
 def _previous_passed(attempt: _Attempt) -> None:
-    """The attempt that opened this gate is there, is the one that was seen, and still verifies as PASS."""
+    """Require the attempt of the previous gate, unchanged, and its PASS."""
     previous = attempt.start.previous
     if (previous.gate if previous else 0) != attempt.gate - 1:
         message = f"attempt.json: names no attempt of gate {attempt.gate - 1}"
@@ -415,7 +419,7 @@ def _previous_passed(attempt: _Attempt) -> None:
 
 
 def _rehearsal_verifies(attempt: _Attempt) -> None:
-    """A rehearsal that was proven still verifies from its own raw files."""
+    """Require proven rehearsals to verify from their own raw files."""
     proven = {clause.clause for clause in attempt.analysis.clauses if clause.verdict is Verdict.PASS}
     campaign = campaign_copy(attempt.directory)
     for clause, null in ((rehearsal.REHEARSAL, False), (rehearsal.NULL_EXACT, True)):
@@ -429,7 +433,7 @@ def _rehearsal_verifies(attempt: _Attempt) -> None:
 
 
 def rehearsal_finding(sealed_root: Path, gates: Sequence[int], *, null: bool) -> Finding | None:
-    """What speaks against a rehearsal; None where every gate passed.
+    """Return the finding on a rehearsal, or None if every gate passed.
 
     Args:
         sealed_root: the rehearsal's own.
@@ -448,14 +452,30 @@ def rehearsal_finding(sealed_root: Path, gates: Sequence[int], *, null: bool) ->
 
 
 def _beside_null(sealed_root: Path, report: GateReport) -> str | None:
-    """What speaks against a gate but that it was a null one, and what timing rules made of that; None where nothing."""
+    """Return the first finding other than those of every A/A run, or None."""
     if report.analysis is None or report.start is None:
         return report.reason
     gate = sealed_root / report.campaign / report.lane / f"gate{report.gate}"
-    of_session = judge_session(report.start.clauses, *_raw(root.attempt_directory(gate, report.attempt), report.start))
-    against = [reason for _, reason in of_session]
-    against += [clause.reason for clause in report.analysis.clauses if clause.verdict is not Verdict.PASS]
-    return next((told for told in against if not any(rule in told for rule in (CANDIDATE_RAN, *NULL_RULES))), None)
+    directory = root.attempt_directory(gate, report.attempt)
+    of_session = judge_session(report.start.clauses, *_raw(directory, report.start))
+    if of_session:
+        return of_session[0][1]
+    excused = _excused(derive(read_attempted(directory)))
+    against = (clause for clause in report.analysis.clauses if clause.verdict is not Verdict.PASS)
+    return next((clause.reason for clause in against if excused.get(clause.clause) != clause.verdict), None)
+
+
+def _excused(derived: Derived[Any] | None) -> dict[str, Verdict]:
+    """Return the verdicts of clauses with no finding other than those of every A/A run."""
+    if derived is None:
+        return {}
+    excused = {}
+    for clause, lines in derived.rules.items():
+        finding = derived.clauses.get(clause)
+        against = {rule for rule, verdict, _ in lines if verdict not in {None, Verdict.PASS}}
+        if finding is not None and against and against <= {CANDIDATE_RAN, *NULL_RULES}:
+            excused[clause] = finding[0]
+    return excused
 
 
 RULES: Mapping[str, Callable[[_Attempt], None]] = {
@@ -476,7 +496,7 @@ RULES: Mapping[str, Callable[[_Attempt], None]] = {
 
 
 def _missing(path: Path) -> bool:
-    """Whether there is nothing of that name; what cannot be looked at is not missing, and raises."""
+    """Return True if no file has this name; raises OSError if that cannot be told."""
     try:
         path.lstat()
     except FileNotFoundError:
@@ -492,18 +512,18 @@ def _receipt_digest(directory: Path) -> str | None:
 
 
 def derive_analysis(directory: Path, start: AttemptStart) -> Analysis:
-    """The verdict object from ``attempt.json``, the journal and, of a device gate, what is recorded of its machine."""
+    """Derive the verdict object from ``attempt.json``, the journal and the raw files."""
     return judge(start.clauses, *_raw(directory, start))
 
 
 def _raw(directory: Path, start: AttemptStart) -> tuple[Sequence[Event], Evidence]:
-    """The journal, and what the raw files come to."""
+    """Return the journal and the findings from the raw files."""
     events = read_journal(directory / root.JOURNAL, files.sha256_file(directory / root.ATTEMPT))
     return events, judge_raw(directory, start, events)
 
 
 def derive_junit(directory: Path, start: AttemptStart, analysis: Analysis) -> bytes:
-    """The JUnit report from the verdict object, with the files behind each clause as seen from where pytest started.
+    """Derive the JUnit report from the verdict object; paths of files are as seen from pytest's directory.
 
     Raises:
         UnusableEvidenceError: the attempt's files cannot be listed.
@@ -526,7 +546,7 @@ def derive_junit(directory: Path, start: AttemptStart, analysis: Analysis) -> by
 
 
 def clause_cases(analysis: Analysis, paths: Collection[str], place: Path) -> Iterator[Case]:
-    """What each clause came to, as a report for machines has it.
+    """Yield the clauses as cases of a report for machines.
 
     Args:
         analysis: the verdict object.
@@ -546,7 +566,7 @@ def clause_cases(analysis: Analysis, paths: Collection[str], place: Path) -> Ite
 
 
 def derive_receipt(directory: Path, start: AttemptStart, analysis: Analysis, manifest: Manifest) -> bytes:
-    """The receipt's bytes from the other files of an attempt."""
+    """Derive the receipt's bytes from the other files of an attempt."""
     digests = {
         "manifest": files.sha256_file(directory / root.MANIFEST),
         "journal_head": journal_head(directory / root.JOURNAL),
@@ -555,7 +575,7 @@ def derive_receipt(directory: Path, start: AttemptStart, analysis: Analysis, man
 
 
 def look_back(lane_directory: Path, gate: int) -> list[Earlier]:
-    """All attempts of a gate as they are now, with the verdict that verification gives them.
+    """Return all attempts of a gate with their present verdicts.
 
     Raises:
         UnusableEvidenceError: the gate's directory holds something that is not an attempt, or cannot be listed.
@@ -575,7 +595,7 @@ def look_back(lane_directory: Path, gate: int) -> list[Earlier]:
 
 
 def last_words(directory: Path) -> str:
-    """Where a session without a receipt ended, from what its journal still tells."""
+    """Return the place where a session without a receipt ended, from its journal."""
     try:
         first_previous = files.sha256_file(directory / root.ATTEMPT)
         events = read_journal(directory / root.JOURNAL, first_previous)

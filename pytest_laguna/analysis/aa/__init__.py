@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The noise of the timing rules, from control against control."""
+"""Noise of the timing rules, from control against control."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan and the evidence of a campaign with arms, and the judge that applies rules to them."""
+"""Plan and evidence of a campaign with arms, and the judge of rules over them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, TypeAlias, TypeVar
 
 from pytest_laguna.analysis import root_cause
-from pytest_laguna.analysis.findings import Finding, RuleFinding, decisive
+from pytest_laguna.analysis.findings import Finding, RuleFinding, decide_clause
 from pytest_laguna.evidence.arms.arm_record import ArmRecord
 from pytest_laguna.evidence.arms.evidence import ArmsEvidence
 from pytest_laguna.evidence.arms.plan import ArmsPlan
@@ -24,7 +24,7 @@ Evidence_co = TypeVar("Evidence_co", bound=ArmsEvidence, covariant=True)
 
 @dataclasses.dataclass(frozen=True)
 class ArmsCase(Generic[Plan_co, Evidence_co]):
-    """The plan and the evidence."""
+    """Plan and evidence."""
 
     plan: Plan_co
     evidence: Evidence_co
@@ -53,7 +53,7 @@ class ArmsCase(Generic[Plan_co, Evidence_co]):
 
 AnyCase: TypeAlias = ArmsCase[ArmsPlan, ArmsEvidence]
 AnyRule: TypeAlias = Callable[[AnyCase], RuleFinding]
-"""A rule that every campaign with arms has."""
+"""Rule of every campaign with arms."""
 
 
 def judge(
@@ -76,24 +76,10 @@ def _result(rule: Callable[[Judged], RuleFinding], case: Judged) -> RuleResult:
 
 
 def clause_verdict(results: Mapping[str, RuleResult]) -> Finding:
-    """Return the verdict of one clause with the reason of the first rule that decided it; listed rules prove nothing.
-
-    Args:
-        results: of one clause, as ``judge`` returns them.
-    """
-    judged = [(name, result.verdict, result.reason) for name, result in results.items() if result.verdict is not None]
-    if not judged:
-        return Verdict.NOT_PROVEN, "no rule could be applied"
-    against = [(verdict, f"{name}: {reason}") for name, verdict, reason in judged if verdict is not Verdict.PASS]
-    listed = len(results) - len(judged)
-    good = f"{len(judged)} rules hold{f', {listed} are listed only' if listed else ''}"
-    return decisive(against) or (Verdict.PASS, good)
+    """Return the finding of one clause; ``results`` as ``judge`` returns them."""
+    return decide_clause([(name, result.verdict, result.reason) for name, result in results.items()])
 
 
 def exercised(results: Mapping[str, RuleResult]) -> str:
-    """Return the names of the rules of one clause that prove something, as a part of a sentence.
-
-    Args:
-        results: as for ``clause_verdict``.
-    """
+    """Return the names of the proving rules of one clause's results, as a part of a sentence."""
     return ", ".join(name for name, result in results.items() if result.verdict is not None)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules over the arms of any campaign that has arms: each ran the engine that its request asks for.
+"""Rules over each arm of any campaign: it ran the engine of its request.
 
-What is wrong in all arms alike differs between none of them.
+A comparison of the arms does not show a mistake common to all of them.
 """
 
 from __future__ import annotations
@@ -19,20 +19,16 @@ from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 
 
 def configuration(record: ArmRecord) -> tuple[Mapping[str, object], Mapping[str, object]]:
-    """The arguments of an arm's engine, and what it made of them.
-
-    Raises:
-        UnusableEvidenceError: the record does not say.
-    """
+    """Return an engine's arguments and resolved values; UnusableEvidenceError if the record lacks either."""
     arguments, resolved = (record.configuration.get(part) for part in ("arguments", "resolved"))
     if not isinstance(arguments, dict) or not isinstance(resolved, dict) or "cudagraph_mode" not in resolved:
-        message = f"{record.request.arm}: configuration; expected arguments, and what the engine resolved of them"
+        message = f"{record.request.arm}: seen an incomplete configuration; expected arguments and resolved values"
         raise UnusableEvidenceError(message)
     return arguments, resolved
 
 
 def arguments_as_asked(case: AnyCase) -> RuleFinding:
-    """Rule ``arguments-as-asked``: each engine had the arguments of its request, and made of them what they say."""
+    """Rule ``arguments-as-asked``: each engine had the arguments of its request and resolved them accordingly."""
     for arm, record in case.records():
         arguments, resolved = configuration(record)
         asked = arm_settings.engine_arguments(record.request)
@@ -46,16 +42,16 @@ def arguments_as_asked(case: AnyCase) -> RuleFinding:
     return None
 
 
-def _unlike(what: str, seen: Mapping[str, object], expected: Mapping[str, object], names: Iterable[str]) -> str | None:
-    """The first of the names whose value is another one than expected, and both values."""
+def _unlike(kind: str, seen: Mapping[str, object], expected: Mapping[str, object], names: Iterable[str]) -> str | None:
+    """Describe the first name with an unexpected value."""
     for name in sorted(names):
         if seen.get(name) != expected.get(name):
-            return f"{what} {name} is {seen.get(name)!r}; expected {expected.get(name)!r}"
+            return f"{kind} {name}: seen {seen.get(name)!r}; expected {expected.get(name)!r}"
     return None
 
 
 def _resolved(arguments: Mapping[str, Any]) -> dict[str, object]:
-    """What vLLM makes of arguments that decide what is computed, in the words of an arm's record."""
+    """Return vLLM's expected resolution of the deciding arguments, with the keys of an arm's record."""
     speculative = arguments.get("speculative_config", {"method": None, "num_speculative_tokens": 0})
     return {
         "dtype": f"torch.{arguments['dtype']}",
@@ -68,20 +64,15 @@ def _resolved(arguments: Mapping[str, Any]) -> dict[str, object]:
 
 
 def environment_as_asked(case: AnyCase) -> RuleFinding:
-    """Rule ``environment-as-asked``: each arm began with the variables of its request, and with no others that decide.
+    """Rule ``environment-as-asked``: each arm began with the variables of its request, and with no others of effect.
 
-    Where things are, which cards are seen under which lease, and when ranks say where they are follows from the run.
+    Places, cards, lease and the times of stack dumps follow from the run.
     """
     return judge_environments(case, frozenset())
 
 
 def judge_environments(case: AnyCase, elsewhere: AbstractSet[str]) -> RuleFinding:
-    """The first arm that began with other variables.
-
-    Args:
-        case: the campaign's.
-        elsewhere: names of variables that other rules judge.
-    """
+    """Find the first arm with other variables at its start; other rules judge those named in ``elsewhere``."""
     aside = arm_settings.PLACES | arm_settings.LEASE | arm_settings.STACKS | elsewhere
     for arm, record in case.records():
         seen = record.environment

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules over the identity of the exact diagnostic: copies of this project, engine, models, and with them the binaries.
+"""Rules over the identity of the exact diagnostic: copies of this project, engine, models and binaries.
 
 Source: the preregistration of the persistent KV-cache views, Gate 2: exact source, binary, model, environment and flag
-identity. What contradicts it makes the evidence unusable (VOID), since nobody knows then what ran; what is not recorded
-is NOT_PROVEN.
+identity. A contradiction makes the evidence unusable (VOID), since nobody knows then what ran; a missing record is
+NOT_PROVEN.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def sources_frozen(case: IdentityCase) -> RuleFinding:
         ("harness", frozen.harness_sha256, attempt.harness),
     ):
         if seen != expected:
-            return Verdict.VOID, f"the listed sources of the {name} have digest {seen}; the attempt's is {expected}"
+            return Verdict.VOID, f"listed sources of the {name}: seen digest {seen}; expected the attempt's {expected}"
     return None
 
 
 def candidate_copy(case: IdentityCase) -> RuleFinding:
-    """Rule ``candidate-copy``: the engine imports the candidate in the frozen state, from wherever."""
+    """Rule ``candidate-copy``: the engine imports the candidate in the frozen state, from any place."""
     return _copy(case, case.identity.candidate, case.identity.frozen.candidate)
 
 
 def harness_copy(case: IdentityCase) -> RuleFinding:
-    """Rule ``harness-copy``: the engine imports this package in the frozen state; the gates' tests are not its part."""
+    """Rule ``harness-copy``: the engine imports this package in the frozen state, without the gates' tests."""
     harness = case.identity.frozen.harness
     return _copy(case, HARNESS, {path: digest for path, digest in harness.items() if path.startswith(f"{HARNESS}/")})
 
@@ -49,24 +49,24 @@ def _copy(case: IdentityCase, package: str, frozen: Mapping[str, str]) -> RuleFi
     engine = case.identity.engine
     imported, seen = engine.state.packages.get(package), engine.content.packages.get(package)
     if imported is None or seen is None or not frozen:
-        return Verdict.NOT_PROVEN, f"{package}: which copy {engine.state.interpreter} imports is not recorded"
+        return Verdict.NOT_PROVEN, f"{package}: seen no copy for {engine.state.interpreter}; expected one"
     for path in sorted(seen.keys() | frozen.keys()):
         if seen.get(path) != frozen.get(path):
-            told = f"{seen.get(path, 'absent')}; expected {frozen.get(path, 'absent')}"
-            return Verdict.VOID, f"{engine.state.interpreter} imports {imported.directory}, where {path} is {told}"
+            told = f"seen {path} {seen.get(path, 'absent')}; expected {frozen.get(path, 'absent')}"
+            return Verdict.VOID, f"{imported.directory}, imported by {engine.state.interpreter}: {told}"
     return None
 
 
 def engine_as_installed(case: IdentityCase) -> RuleFinding:
-    """Rule ``engine-as-installed``: torch and vLLM are there, and every file is as a RECORD says; theirs has no others.
+    """Rule ``engine-as-installed``: torch and vLLM are installed, as their RECORDs list, and without unlisted files.
 
-    A distribution that is no part of the engine may have no RECORD, as what an operating system installs.
+    Every other distribution matches its RECORD as well, but may have none, as one of an operating system.
     """
     engine = case.identity.engine
     for found in engine.state.distributions:
         content = engine.content.distributions.get(found.metadata)
         if content is None:
-            return Verdict.NOT_PROVEN, f"{found.name} {found.version}: its files were not compared with its RECORD"
+            return Verdict.NOT_PROVEN, f"{found.name} {found.version}: seen no comparison; expected one with its RECORD"
         wrong = [*content.differing, *content.unlisted]
         if wrong:
             more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
@@ -74,40 +74,40 @@ def engine_as_installed(case: IdentityCase) -> RuleFinding:
     for part in ENGINE_PACKAGES:
         own = [found for found in engine.state.distributions if _is_build_of(found.name, part)]
         if not own:
-            return Verdict.NOT_PROVEN, f"{part}: not installed for {engine.state.interpreter}"
+            return Verdict.NOT_PROVEN, f"{part}: seen no distribution for {engine.state.interpreter}; expected one"
         for found in own:
             if engine.content.distributions[found.metadata].record_sha256 is None:
-                return Verdict.NOT_PROVEN, f"{found.name} {found.version}: has no RECORD, so nothing lists its files"
+                return Verdict.NOT_PROVEN, f"{found.name} {found.version}: seen no RECORD; expected one; reinstall it"
     return None
 
 
 def engine_imported(case: IdentityCase) -> RuleFinding:
-    """Rule ``engine-imported``: torch and vLLM are imported from where their distributions lie, and from nowhere else.
+    """Rule ``engine-imported``: torch and vLLM are imported from their distributions' places alone.
 
-    Another copy that lies earlier on the path would run, and no RECORD would know of it.
+    Another copy earlier on the path would run, and no RECORD would know of it.
     """
     engine = case.identity.engine
     for part in ENGINE_PACKAGES:
         own = [found for found in engine.state.distributions if _is_build_of(found.name, part)]
         if not own:
-            continue  # rule engine-as-installed says so
+            continue  # rule engine-as-installed reports it
         if len(own) > 1:
             names = [f"{found.name} {found.version}" for found in own]
-            return Verdict.NOT_PROVEN, f"{part}: distributions {names} for {engine.state.interpreter}; expected one"
+            return Verdict.NOT_PROVEN, f"{part}: seen {names} for {engine.state.interpreter}; expected one"
         directory, [found] = engine.state.imported.get(part), own
         if directory is None:
-            return Verdict.NOT_PROVEN, f"{part}: from where {engine.state.interpreter} imports it is not recorded"
+            return Verdict.NOT_PROVEN, f"{part}: seen no import place of {engine.state.interpreter}; expected one"
         tree = found.editable.directory if found.editable else ""
         if directory != f"{found.metadata.rpartition('/')[0]}/{part}" and not is_below(directory, tree):
-            return Verdict.VOID, f"{part}: imported from {directory}; expected that of {found.metadata}"
+            return Verdict.VOID, f"{part}: seen imported from {directory}; expected the place of {found.metadata}"
     return None
 
 
 def start_files_known(case: IdentityCase) -> RuleFinding:
-    """Rule ``start-files-known``: what Python runs when the engine starts belongs to a distribution, by its RECORD.
+    """Rule ``start-files-known``: every file run by Python at the engine's start is listed in a RECORD.
 
-    A ``.pth`` file or a ``sitecustomize`` that nobody lists could change vLLM after it was compared. What lies beside
-    the standard library is the operating system's, and stands in the identity with its digest.
+    An unlisted ``.pth`` file or ``sitecustomize`` could change vLLM after it was compared. Files beside the standard
+    library are the operating system's, and the identity holds their digests.
     """
     engine = case.identity.engine
     listed = {path for content in engine.content.distributions.values() for path in content.start_files}
@@ -115,36 +115,36 @@ def start_files_known(case: IdentityCase) -> RuleFinding:
         of_python = path == f"{engine.state.prefix}/pyvenv.cfg"
         if of_python or posixpath.dirname(path) == engine.state.standard_library or path in listed:
             continue
-        return Verdict.VOID, f"{path}: Python runs it when it starts, and no RECORD lists it; expected it away"
+        return Verdict.VOID, f"{path}: seen run at Python's start and in no RECORD; expected none such; remove it"
     return None
 
 
 def extension_there(case: IdentityCase) -> RuleFinding:
-    """Rule ``extension-there``: where the native check is planned, the engine's candidate has a compiled extension."""
+    """Rule ``extension-there``: if the native check is planned, the engine's candidate has a compiled extension."""
     if case.validator != "native":
         return not_applicable("the candidate runs in Python")
     directory = case.candidate_directory
     if not any(is_below(path, directory) for path in case.identity.engine.content.extensions):
-        told = "no compiled extension; expected one for validator 'native'"
-        return Verdict.NOT_PROVEN, f"{directory or case.identity.candidate}: {told}: install the candidate again"
+        told = "seen no compiled extension; expected one for validator 'native'"
+        return Verdict.NOT_PROVEN, f"{directory or case.identity.candidate}: {told}; install the candidate again"
     return None
 
 
 def interpreter_planned(case: IdentityCase) -> RuleFinding:
-    """Rule ``interpreter-planned``: the engine's interpreter is the campaign's, or the gate's own where it names none.
+    """Rule ``interpreter-planned``: the engine's interpreter is the campaign's, or the gate's own if it names none.
 
     A relative name starts from the project, wherever that lay.
     """
     seen, planned = case.identity.engine.state.interpreter, case.interpreter
     expected = PurePosixPath(case.identity.python if planned is None else planned)
     same = PurePosixPath(seen).parts[-len(expected.parts) :] == expected.parts
-    return None if same else (Verdict.VOID, f"the engine's interpreter is {seen}; expected {expected}")
+    return None if same else (Verdict.VOID, f"engine's interpreter: seen {seen}; expected {expected}")
 
 
 def versions_installed(case: IdentityCase) -> RuleFinding:
-    """Rule ``versions-installed``: torch and vLLM of every arm and packet say the version that is installed.
+    """Rule ``versions-installed``: torch and vLLM of every arm and packet report the installed version.
 
-    What names a build, behind ``+``, does not count: vLLM's own word has it and its metadata may not.
+    The name of a build, behind ``+``, does not count: vLLM reports it, but its metadata may lack it.
     """
     said: dict[str, Mapping[str, str]] = {str(arm): record.versions for arm, record in case.arms.items()}
     said |= {f"packet {position}": versions for position, versions in case.packet_versions.items()}
@@ -152,53 +152,54 @@ def versions_installed(case: IdentityCase) -> RuleFinding:
         for part in (part for part in ENGINE_PACKAGES if _is_build_of(found.name, part)):
             for where, versions in said.items():
                 if part not in versions:
-                    return Verdict.NOT_PROVEN, f"{where}: its version of {part} is not recorded"
+                    return Verdict.NOT_PROVEN, f"{where}: seen no version of {part}; expected one"
                 if public_version(versions[part]) != public_version(found.version):
-                    installed = f"{found.name} {found.version} is installed"
-                    return Verdict.VOID, f"{where}: {part} {versions[part]}; {installed}"
+                    installed = f"{found.name} {found.version} as installed"
+                    return Verdict.VOID, f"{where}: seen {part} {versions[part]}; expected {installed}"
     return None
 
 
 def public_version(version: str) -> str:
-    """A version without what names its build, as 0.32.0 of 0.32.0+xpu."""
+    """Return a version without the name of its build, as 0.32.0 of 0.32.0+xpu."""
     return version.partition("+")[0]
 
 
 def trees_clean(case: IdentityCase) -> RuleFinding:
-    """Rule ``trees-clean``: what is installed editable is a clean checkout, whose commit says what ran.
+    """Rule ``trees-clean``: every editable distribution is a clean checkout with a known commit.
 
-    The trees of the two packages that are frozen file by file need no commit.
+    The trees of the two packages frozen file by file need no commit.
     """
     for found in _without_own_trees(case.identity.engine.state).distributions:
         tree = found.editable
         if tree is None:
             continue
         if tree.commit is None or tree.dirty is None:
-            return Verdict.NOT_PROVEN, f"{found.name}: editable in {tree.directory}, which is no git checkout"
+            return Verdict.NOT_PROVEN, f"{found.name}: seen editable in {tree.directory}; expected a git checkout"
         if tree.dirty:
-            return Verdict.VOID, f"{found.name}: editable in {tree.directory}, changed since commit {tree.commit}"
+            return Verdict.VOID, f"{found.name}: seen {tree.directory} changed; expected commit {tree.commit}"
     return None
 
 
 def engine_unchanged(case: IdentityCase) -> RuleFinding:
     """Rule ``engine-unchanged``: interpreter, path, distributions and copies have kept their stamps to the end.
 
-    The trees of the two packages that are frozen file by file may get another commit meanwhile.
+    The trees of the two packages frozen file by file may get another commit meanwhile.
     """
     before, after = case.identity.engine.state, case.identity.engine_after
     if after is None:
-        return Verdict.NOT_PROVEN, "the engine was not looked at after the last arm"
+        return Verdict.NOT_PROVEN, "engine: seen no record after the last arm; expected one"
     difference = _difference(_without_own_trees(before), _without_own_trees(after))
-    return (Verdict.VOID, f"the engine's {difference}; let nothing write, link or chmod there") if difference else None
+    told = f"engine: seen {difference}; expected no change; let nothing write, link or chmod there"
+    return (Verdict.VOID, told) if difference else None
 
 
 def models_frozen(case: IdentityCase) -> RuleFinding:
-    """Rule ``models-frozen``: the folders that the arms loaded are the ones that were hashed."""
+    """Rule ``models-frozen``: the arms loaded hashed folders only."""
     frozen = {folder.directory for folder in case.identity.models.folders}
     for arm, record in case.arms.items():
         for folder in (record.request.target, record.request.draft):
             if folder is not None and folder not in frozen:
-                return Verdict.NOT_PROVEN, f"{arm}: loaded {folder}, which was not hashed"
+                return Verdict.NOT_PROVEN, f"{arm}: seen {folder} loaded; expected a hashed folder"
     return None
 
 
@@ -208,12 +209,12 @@ def models_unchanged(case: IdentityCase) -> RuleFinding:
     for arm in case.expected:
         around = case.identity.models_around.get(arm)
         if around is None:
-            return Verdict.NOT_PROVEN, f"{arm}: the models were not looked at around it"
+            return Verdict.NOT_PROVEN, f"{arm}: seen no check of the models around it; expected one"
         for when, check in (("before", around.before), ("after", around.after)):
             if check.changes:
                 return Verdict.VOID, f"{when} {arm}: {check.changes[0]}"
             if check.looked_at != total:
-                return Verdict.NOT_PROVEN, f"{when} {arm}: {check.looked_at} of {total} model files were looked at"
+                return Verdict.NOT_PROVEN, f"{when} {arm}: seen {check.looked_at} model files checked; expected {total}"
     return None
 
 
@@ -247,11 +248,11 @@ BEFORE_ARMS = (
     "stack-fits",
     "closure-whole",
 )
-"""The rules that can be asked before the first arm, so that none is run in vain."""
+"""Rules decidable before the first arm, so that none runs in vain."""
 
 
 def judge_identity(case: IdentityCase) -> dict[str, RuleFinding]:
-    """What each rule says, by its id."""
+    """Return the finding of each rule by its id."""
     return {rule: check(case) for rule, check in IDENTITY_RULES.items()}
 
 
@@ -261,7 +262,7 @@ def _is_build_of(name: str, part: str) -> bool:
 
 
 def _without_own_trees(state: EngineState) -> EngineState:
-    """The engine without a word on the trees that hold a package which is frozen file by file."""
+    """Return the engine's state without the trees of the packages frozen file by file."""
     own = [package.directory for package in state.packages.values()]
     distributions = [
         found.model_copy(update={"editable": None})
@@ -273,7 +274,7 @@ def _without_own_trees(state: EngineState) -> EngineState:
 
 
 def _difference(before: object, after: object, where: str = "") -> str | None:
-    """The first place in which two records differ, and both values."""
+    """Describe the first difference of two records with both values."""
     if before == after:
         return None
     one, other = _entries(before), _entries(after)

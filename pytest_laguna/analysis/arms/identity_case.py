@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rule over identity looks at: who ran, what it had mapped, and what the controller hashed."""
+"""Evidence of the rules over identity: records, mapped files, and the controller's digests."""
 
 from __future__ import annotations
 
@@ -14,26 +14,23 @@ from pytest_laguna.evidence.values import Validator
 HARNESS = "pytest_laguna"
 """This package, by its import name."""
 DELETED = " (deleted)"
-"""What the kernel appends to the path of a mapped file that has no name any more."""
+"""Suffix of the kernel for the path of a mapped file without a name."""
 IN_MEMORY = "/memfd:"
-"""How the kernel names what a process made for itself in memory: no file, so it has a name and no digest."""
+"""Prefix of the kernel for a process's own memory: no file, so it has a name and no digest."""
 MADE_BY_ARM = "<arm>"
-"""Stands for the directory that was made new for an arm, in the names of what was compiled there."""
+"""Stands for the directory made new for an arm, in the names of files compiled there."""
 
 
 @dataclasses.dataclass(frozen=True)
 class IdentityCase:
-    """What the rules look at.
+    """Evidence and expectations of the rules.
 
     Attributes:
-        identity: of the diagnostic.
-        arms: the records of the arms that left one.
-        packets: what the parity packets that left a record had mapped, by the position of their card.
-        validator: which implementation of the candidate's contract runs.
-        expected: the arms that were to run.
-        interpreter: the engine's, as the campaign names it; None where it names none.
-        packet_versions: what each packet says of the versions that it ran, by the position of its card.
-        null: whether the candidate's slot held a control.
+        packets: files mapped by the recorded parity packets, by the position of their card.
+        expected: the arms of the plan.
+        interpreter: the engine's, as the campaign names it; None if it names none.
+        packet_versions: versions of each packet, by the position of its card.
+        null: True if the candidate's slot held a control.
     """
 
     identity: DiagnosticIdentity
@@ -47,22 +44,22 @@ class IdentityCase:
 
     @property
     def candidate_directory(self) -> str:
-        """From where the engine imports the candidate; empty when that is not recorded."""
+        """Place of the engine's candidate; empty if not recorded."""
         return self.directory(self.identity.candidate)
 
     def directory(self, package: str) -> str:
-        """From where the engine imports one of the two packages; empty when that is not recorded."""
+        """Return the engine's place of one of the two packages; empty if not recorded."""
         found = self.identity.engine.state.packages.get(package)
         return found.directory if found else ""
 
     def processes(self) -> Iterator[tuple[str, Sequence[MappedFile]]]:
-        """Every rank of every arm, and every packet, with what it had mapped."""
+        """Yield every rank of every arm, and every packet, with its mapped files."""
         for arm, record in self.arms.items():
             yield from ((f"{arm} rank {report.rank}", report.mapped) for report in record.ranks)
         yield from ((f"packet {position}", mapped) for position, mapped in self.packets.items())
 
     def own_directory(self, process: str) -> str:
-        """The directory that was made new for a process of ``processes``; empty where none is recorded."""
+        """Return the directory made new for a process of ``processes``; empty if not recorded."""
         return self.identity.arm_directories.get(process.partition(" ")[0], "")
 
     @functools.cached_property
@@ -73,15 +70,15 @@ class IdentityCase:
         }
 
     def digest(self, file: MappedFile) -> str | None:
-        """The SHA-256 of what is mapped; None when the controller did not find that very file."""
+        """Return the SHA-256 of a mapped file; None if the controller did not find that very file."""
         return self._digests.get((file.path, file.device, file.inode, file.size))
 
     def contents(self, arm: Arm, report: RankReport) -> dict[str, str]:
-        """What a rank of an arm had mapped: digest by path.
+        """Return the files mapped by a rank of an arm: digest by path.
 
-        Of what the arm made for itself the place below the arm's directory stands for the content: a compiler writes
-        the directory into it. Where two ranks compile the same at once, the later file takes the name of the earlier
-        one, which stays mapped without a name.
+        For the arm's own files the place below its directory stands for the content, since a compiler writes the
+        directory into them. If two ranks compile the same at once, the later file takes the name of the earlier one,
+        still mapped without one.
         """
         own = self.identity.arm_directories.get(arm, "")
         found = {}
@@ -96,5 +93,5 @@ class IdentityCase:
 
 
 def is_below(path: str, directory: str) -> bool:
-    """Whether a path lies below a directory; nothing lies below none."""
+    """True if a path lies below a directory; nothing lies below an empty one."""
     return bool(directory) and path.startswith(f"{directory}/")

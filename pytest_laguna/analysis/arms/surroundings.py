@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules over what surrounds the diagnostic's runs: idle cards before and after each, and a host within its limits."""
+"""Rules over the surroundings of each run: cards idle before and after it, and a host within its limits."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pytest_laguna.evidence.reading import Missing, present
 from pytest_laguna.verdict import Verdict
 
 LEASE = "LAGUNA_LEASE"
-"""The variable by which a process tells under which lease it runs."""
+"""Environment variable of a process with the token of its lease."""
 
 
 def before_first(case: AnyCase) -> RuleFinding:
-    """Rule ``before-first``: the leased cards were idle before anything ran."""
-    return judge_look(case, IDLE_BEFORE, case.evidence.idle_before, "before", case.plan.cards)
+    """Rule ``before-first``: the leased cards were idle before the first run."""
+    return judge_idle_record(case, IDLE_BEFORE, case.evidence.idle_before, "before", case.plan.cards)
 
 
 def after_packets(case: DiagnosticCase) -> RuleFinding:
@@ -35,7 +35,7 @@ def after_packets(case: DiagnosticCase) -> RuleFinding:
         if packet is None:
             case.packet(position)  # raises the root cause
         else:
-            finding = judge_look(case, f"packets/{position}", packet.idle, "after", [card])
+            finding = judge_idle_record(case, f"packets/{position}", packet.idle, "after", [card])
             if finding is not None:
                 return finding
     return None
@@ -44,43 +44,43 @@ def after_packets(case: DiagnosticCase) -> RuleFinding:
 def after_arms(case: AnyCase) -> RuleFinding:
     """Rule ``after-arms``: the leased cards were idle after each arm."""
     for arm, run in case.evidence.arms.items():
-        finding = judge_look(case, str(arm), run.idle, "after", case.plan.cards)
+        finding = judge_idle_record(case, str(arm), run.idle, "after", case.plan.cards)
         if finding is not None:
             return finding
     return None
 
 
 def after_last(case: AnyCase) -> RuleFinding:
-    """Rule ``after-last``: the leased cards were idle after everything had run."""
-    return judge_look(case, IDLE_AFTER, case.evidence.idle_after, "after", case.plan.cards)
+    """Rule ``after-last``: the leased cards were idle after the last run."""
+    return judge_idle_record(case, IDLE_AFTER, case.evidence.idle_after, "after", case.plan.cards)
 
 
 def one_lease(case: AnyCase) -> RuleFinding:
-    """Rule ``one-lease``: every look was under the same lease, and so was everything that ran."""
+    """Rule ``one-lease``: every snapshot and every run was under the same lease."""
     tokens = {record.token for record in _idle_records(case)}
     if len(tokens) != 1:
-        return (Verdict.VOID if tokens else Verdict.NOT_PROVEN), f"the looks name {len(tokens)} leases; expected one"
+        return (Verdict.VOID if tokens else Verdict.NOT_PROVEN), f"snapshots: seen {len(tokens)} leases; expected one"
     for place, run in case.evidence.runs():
         if isinstance(run.record, ArmRecord | PacketRecord):
             token = run.record.environment.get(LEASE)
             if token not in tokens:
-                return Verdict.VOID, f"{place}: {LEASE} is {token!r}; expected that of the looks"
+                return Verdict.VOID, f"{place}: seen {LEASE} {token!r}; expected that of the snapshots"
     return None
 
 
 def looks_in_order(case: AnyCase) -> RuleFinding:
-    """Rule ``looks-in-order``: looks at the cards and states of the host were taken in the order of what ran.
+    """Rule ``looks-in-order``: snapshots of cards and states of the host were taken in the order of the runs.
 
-    So none of them is another's copy, and none is from before or after its run.
+    So none of them copies another, and each is from before or after its run.
     """
     moments = [*_moments(case)]
     if not moments:
-        return Verdict.NOT_PROVEN, "no look at the cards and no state of the host is recorded"
+        return Verdict.NOT_PROVEN, "surroundings: seen no snapshot of cards and no state of the host; expected both"
     return judge_moments(moments)
 
 
 def _moments(case: AnyCase) -> Iterator[tuple[str, str]]:
-    """Every look and every state of the host that is there, in the order in which they are taken, with its time."""
+    """Yield every present snapshot and state of the host with its time, in the order of the runs."""
     yield from looks(IDLE_BEFORE, case.evidence.idle_before)
     for place, run in case.evidence.runs():
         if not isinstance(run.host, Missing):
@@ -90,14 +90,14 @@ def _moments(case: AnyCase) -> Iterator[tuple[str, str]]:
     yield from looks(IDLE_AFTER, case.evidence.idle_after)
 
 
-def judge_look(
+def judge_idle_record(
     case: AnyCase, where: str, piece: IdleRecord | Missing, phase: str, cards: Sequence[str]
 ) -> tuple[Verdict, str] | None:
-    """What speaks against one look at cards: another look than was due, or cards that were not idle."""
+    """Judge one idle record: its phase, lane and cards as due, and the cards idle."""
     record = present(piece)
     seen, expected = (record.phase, record.lane, record.cards), (phase, case.plan.lane, list(cards))
     if seen != expected:
-        return Verdict.VOID, f"{where}: phase, lane and cards of the look {seen}; expected {expected}"
+        return Verdict.VOID, f"{where}: seen phase, lane and cards {seen}; expected {expected}"
     verdict, reason = judge_idle(record, case.plan.idle)
     return None if verdict is Verdict.PASS else (verdict, f"{where}: {reason}")
 
@@ -108,7 +108,7 @@ def _idle_records(case: AnyCase) -> Iterator[IdleRecord]:
 
 
 def _audits(case: AnyCase) -> Iterator[tuple[str, HostAudit]]:
-    """The host around each packet and each arm."""
+    """Yield the host audit of each packet and each arm."""
     return ((place, present(run.host)) for place, run in case.evidence.runs())
 
 
@@ -120,11 +120,11 @@ _LIMITS: Mapping[str, Callable[[HostLimits], bool]] = {
     "load-low": lambda limits: limits.load is not None,
     "no-foreign-holder": lambda limits: not limits.foreign_holders,
 }
-"""Whether the campaign limits at all what a rule of the host judges."""
+"""True if the campaign sets the limit of a host rule."""
 
 
 def judge_host(case: AnyCase, name: str) -> RuleFinding:
-    """The rule of the host of that name, around each run."""
+    """Judge a rule of the host around each run."""
     if name in _LIMITS and not _LIMITS[name](case.plan.host):
         return not_applicable("the campaign sets no limit")
     found = [

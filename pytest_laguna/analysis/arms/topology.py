@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the target's breakable graph must look like, from the model's configuration file alone, and whether it did."""
+"""Expected segments of the target's breakable graph, from its configuration file, and rules that compare them."""
 
 from __future__ import annotations
 
@@ -17,34 +17,27 @@ from pytest_laguna.verdict import JSON, UnusableEvidenceError, Verdict
 
 ARCHITECTURE = "LagunaForCausalLM"
 MOST_LAYERS = 1024
-"""More than any model has; the graph is written out, segment by segment."""
+"""Above any model's count; the graph is written out, segment by segment."""
 
 
 def target_layers(target_config: Mapping[str, JSON]) -> int:
-    """Attention layers of the target: every decoder layer of this architecture has one.
-
-    Args:
-        target_config: the model's ``config.json``.
+    """Return the attention layers of the target: every decoder layer of this architecture has one.
 
     Raises:
-        UnusableEvidenceError: it is another architecture's, or does not say how many layers there are.
+        UnusableEvidenceError: ``config.json`` is another architecture's, or lacks the number of layers.
     """
     if target_config.get("architectures") != [ARCHITECTURE]:
         seen = target_config.get("architectures")
-        message = f"config.json: architectures {seen!r}; expected ['{ARCHITECTURE}'], whose graph is known"
+        message = f"config.json: seen architectures {seen!r}; expected ['{ARCHITECTURE}']"
         raise UnusableEvidenceError(message)
     return layer_count(target_config, CONFIG)
 
 
 def layer_count(config: Mapping[str, JSON], name: str) -> int:
-    """Decoder layers of a model; ``name`` is what an error calls its configuration file.
-
-    Raises:
-        UnusableEvidenceError: it does not say how many there are.
-    """
+    """Return a model's decoder layers; UnusableEvidenceError names its configuration file by ``name``."""
     layers = config.get("num_hidden_layers")
     if type(layers) is not int or not 1 <= layers <= MOST_LAYERS:
-        message = f"{name}: num_hidden_layers {layers!r}; expected a whole number from 1 to {MOST_LAYERS}"
+        message = f"{name}: seen num_hidden_layers {layers!r}; expected a whole number from 1 to {MOST_LAYERS}"
         raise UnusableEvidenceError(message)
     return layers
 
@@ -52,26 +45,21 @@ def layer_count(config: Mapping[str, JSON], name: str) -> int:
 def expected_topology(
     target_config: Mapping[str, JSON], tensor_parallel_size: int, *, collective_breaks: bool
 ) -> Topology:
-    """The segments of one captured forward of the target, in replay order.
+    """Return the segments of one captured forward of the target, in replay order.
 
-    vLLM's breakable graph ends a segment at each attention call, which stays eager, and begins the next one after it:
-    L layers give L breaks between L + 1 graphs. With tensor parallelism the vocabulary-parallel embedding is summed
-    over the ranks, and so is each row-parallel projection that ends a half of a layer: attention's output, and the
-    MLP's or the experts' output. That is one all-reduce for the embedding and two a layer. Where all-reduces are breaks
-    too, the embedding's comes before the first attention, a layer's two before the next one, and the last layer's two
-    before the last graph. On one rank there is nothing to sum, and vLLM makes no such call.
+    vLLM's breakable graph ends a segment at each attention call, which stays eager, and begins the next one after it: L
+    layers give L breaks between L + 1 graphs. With tensor parallelism the vocabulary-parallel embedding is summed over
+    the ranks, and so is each row-parallel projection at the end of half a layer: attention's output, and the MLP's or
+    the experts' output. So there is one all-reduce for the embedding and two a layer. With ``collective_breaks`` the
+    embedding's comes before the first attention, a layer's two before the next one, and the last layer's two before the
+    last graph. One rank has nothing to sum, and vLLM makes no such call.
 
-    For 48 layers on two ranks and more that is 146 graphs and 145 breaks, 48 of attention and 97 collective, in the
+    For 48 layers on two ranks and more there are 146 graphs and 145 breaks, 48 of attention and 97 collective, in the
     order with the digest e5b64443…; without collective breaks, or on one rank, 49 and 48. Source: the published
     preregistration, and upstream vLLM 0.32.0 as measured.
 
-    Args:
-        target_config: the model's ``config.json``.
-        tensor_parallel_size: ranks.
-        collective_breaks: whether each all-reduce is a break of its own.
-
     Raises:
-        UnusableEvidenceError: the configuration is not one whose graph is known.
+        UnusableEvidenceError: the configuration's graph is not known.
     """
     layers = target_layers(target_config)
     reduces = collective_breaks and tensor_parallel_size > 1
@@ -82,21 +70,22 @@ def expected_topology(
 
 
 def plan_derived(case: AnyCase) -> RuleFinding:
-    """Rule ``plan-derived``: what the plan expects of the graph follows from the target's configuration file."""
+    """Rule ``plan-derived``: the plan's graph follows from the target's configuration file."""
     config = present(case.evidence.target_config)
     derived = expected_topology(config, case.plan.ranks, collective_breaks=case.plan.collective_breaks)
     if (derived, target_layers(config)) != (case.plan.topology, case.plan.target_layers):
-        told = f"the plan expects {_described(case.plan.topology)} in {case.plan.target_layers} layers"
-        return Verdict.VOID, f"{told}; the configuration gives {_described(derived)} in {target_layers(config)}"
+        told = f"{_described(case.plan.topology)} in {case.plan.target_layers} layers"
+        expected = f"{_described(derived)} in {target_layers(config)}, by the configuration"
+        return Verdict.VOID, f"plan: seen {told}; expected {expected}"
     return _judge_pair(case.plan.models, config)
 
 
 def _judge_pair(models: GeneratedModels | FolderModels, target_config: Mapping[str, JSON]) -> RuleFinding:
-    """A pair that the project makes is known by its layers and its width."""
+    """Judge the layers and the width of a generated pair."""
     if isinstance(models, GeneratedModels):
         for name, expected in (("num_hidden_layers", models.layers), ("hidden_size", models.hidden_size)):
             if (seen := target_config.get(name)) != expected:
-                return Verdict.VOID, f"target-config.json: {name} {seen!r}; expected the campaign's {expected}"
+                return Verdict.VOID, f"target-config.json: seen {name} {seen!r}; expected the campaign's {expected}"
     return None
 
 
@@ -111,17 +100,17 @@ def graphs_frozen(case: DiagnosticCase) -> RuleFinding:
             if seen != [_described(case.plan.topology)]:
                 told = f"captured {'; '.join(seen) or 'no graph of the target'}"
                 where = f"{arm} rank {report.rank}"
-                return Verdict.FAIL, f"{where}: {told}; expected {_described(case.plan.topology)}"
+                return Verdict.FAIL, f"{where}: seen {told}; expected {_described(case.plan.topology)}"
     return None
 
 
 def drafts_captured(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``drafts-captured``: the draft's graphs are there, and the same on every rank of both graph arms."""
+    """Rule ``drafts-captured``: the draft's graphs are captured, the same on every rank of both graph arms."""
     return arm_pair.drafts_captured(case.pair())
 
 
 def configurations_hashed(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``configurations-hashed``: both configuration files are, to the bit, those of the hashed models."""
+    """Rule ``configurations-hashed``: both configuration files have the digests of the hashed models' own."""
     request = case.record(Arm.EAGER).request
     hashed = {
         (folder.directory, file.path): file.sha256
@@ -132,18 +121,18 @@ def configurations_hashed(case: DiagnosticCase) -> RuleFinding:
         expected, seen = hashed.get((folder or "", CONFIG)), case.evidence.config_sha256.get(name)
         if seen is None or expected is None:
             lost = name if seen is None else f"{folder}/config.json"
-            return Verdict.NOT_PROVEN, f"{lost}: has no digest; expected that of a configuration and of its model's"
+            return Verdict.NOT_PROVEN, f"{lost}: seen no digest; expected one here and in the model's identity"
         if seen != expected:
-            return Verdict.VOID, f"{name}: digest {seen}; expected {expected}, that of {folder}/config.json"
+            return Verdict.VOID, f"{name}: seen digest {seen}; expected {expected}, that of {folder}/config.json"
     return None
 
 
 def eager_without_graphs(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``eager-without-graphs``: the arms that are to run without graphs captured none."""
+    """Rule ``eager-without-graphs``: the arms meant to run without graphs captured none."""
     for arm, record in case.records(tuple(arm for arm in Arm if not arm.graphs)):
         for report in record.ranks:
             if report.graphs:
-                return Verdict.FAIL, f"{arm} rank {report.rank}: {len(report.graphs)} graphs; expected none"
+                return Verdict.FAIL, f"{arm} rank {report.rank}: seen {len(report.graphs)} graphs; expected none"
     return None
 
 

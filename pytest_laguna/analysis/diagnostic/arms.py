@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules over the four arms: each fresh and as it was asked, the tokens identical, the drafts at work and alike.
+"""Rules over the four arms: fresh processes, planned requests, identical tokens and comparable drafts.
 
 Source: the preregistration of the persistent KV-cache views, Gate 2.
 """
@@ -19,9 +19,10 @@ from pytest_laguna.verdict import NotProvenError, Verdict
 
 
 def nothing_unexpected(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``nothing-unexpected``: no arm and no packet beyond those of the plan has left anything."""
+    """Rule ``nothing-unexpected``: only the plan's arms and packets left files."""
     if case.evidence.unexpected:
-        return Verdict.VOID, f"{case.evidence.unexpected[0]}: expected the four arms and one packet a card, each once"
+        unexpected = case.evidence.unexpected[0]
+        return Verdict.VOID, f"{unexpected}: seen, unplanned; expected the four arms and one packet a card, each once"
     return None
 
 
@@ -31,7 +32,7 @@ def as_asked(case: DiagnosticCase) -> RuleFinding:
 
 
 def _asked(case: DiagnosticCase, arm: Arm) -> Mapping[str, object]:
-    """What the plan says of an arm's request alone."""
+    """Fields of an arm's request, from the plan alone."""
     return {
         "arm": arm,
         "profile_samples": case.plan.samples if arm.graphs else 0,
@@ -54,7 +55,7 @@ def in_order(case: DiagnosticCase) -> RuleFinding:
 
 
 def _packets_started(case: DiagnosticCase) -> Iterator[int]:
-    """Of each packet that left a record; that none is missing is another rule's."""
+    """Start ticks of the recorded packets; another rule finds a missing packet."""
     for run in case.evidence.packets.values():
         if not isinstance(run.record, Missing):
             yield run.record.process.start_ticks
@@ -65,15 +66,15 @@ def within_process(case: DiagnosticCase) -> RuleFinding:
     for arm, record in case.records():
         process = present(case.evidence.arms[arm].process)
         if record.start_seconds + record.generation_seconds > process.wall_seconds:
-            told = f"a start of {record.start_seconds} s and a generation of {record.generation_seconds} s"
-            return Verdict.VOID, f"{arm}: {told}; expected them within the {process.wall_seconds} s of its process"
+            told = f"seen a start of {record.start_seconds} s and a generation of {record.generation_seconds} s"
+            return Verdict.VOID, f"{arm}: {told}; expected both within the {process.wall_seconds} s of its process"
     return None
 
 
 def required_pairs(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``required-pairs``: tokens and text of each pair that the plan names are equal bit for bit."""
+    """Rule ``required-pairs``: tokens and text of the plan's pairs are equal bit for bit."""
     if not case.plan.identical:
-        return Verdict.NOT_PROVEN, "the plan requires no pair of arms to be identical"
+        return Verdict.NOT_PROVEN, "plan: seen no pair of arms to be identical; expected one at least"
     for first, second in case.plan.identical:
         difference = each_arm.difference(case.record(first), case.record(second))
         if difference:
@@ -82,7 +83,7 @@ def required_pairs(case: DiagnosticCase) -> RuleFinding:
 
 
 def other_pairs(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``other-pairs``: whether the other pairs are identical too is listed."""
+    """Rule ``other-pairs``: the comparison of all other pairs is listed."""
     required = {frozenset(pair) for pair in case.plan.identical}
     others = [pair for pair in itertools.combinations(Arm, 2) if frozenset(pair) not in required]
     told = [
@@ -93,15 +94,15 @@ def other_pairs(case: DiagnosticCase) -> RuleFinding:
 
 
 def all_identical(case: DiagnosticCase) -> bool:
-    """Whether all four arms gave the same tokens and the same text, required of them or not."""
+    """True if all four arms gave the same tokens and text, required or not."""
     return len({(record.token_sha256, record.text_sha256) for _, record in case.records()}) == 1
 
 
 def attention_equal(case: DiagnosticCase) -> RuleFinding:
     """Rule ``attention-equal``: attention's outputs in both graph arms are equal bit for bit on each rank.
 
-    It decides on the cpu lane, where one thread computes each rank in one order. Collectives of a device may add in
-    another order from run to run; there the preregistration asks for the tokens, and packets compare bytes.
+    It decides on the cpu lane only: one thread computes each rank in one order. A device's collectives may add in
+    another order from run to run; there the preregistration asks for tokens, and packets compare bytes.
     """
     finding = arm_pair.attention_equal(case.pair())
     if case.plan.lane == "cpu":
@@ -112,7 +113,7 @@ def attention_equal(case: DiagnosticCase) -> RuleFinding:
 def _accepted(case: DiagnosticCase) -> Iterator[tuple[str, Acceptance]]:
     for arm, record in case.records(SPECULATING_ARMS):
         if record.acceptance is None or 0 in {record.acceptance.drafts, record.acceptance.draft_tokens}:
-            raise NotProvenError(f"{arm}: no draft cycle is recorded")
+            raise NotProvenError(f"{arm}: seen no draft cycle; expected one at least")
         yield arm, record.acceptance
 
 
@@ -121,39 +122,38 @@ def depth_equal(case: DiagnosticCase) -> RuleFinding:
     for arm, acceptance in _accepted(case):
         depth = len(acceptance.accepted_per_position)
         if depth != case.plan.draft_tokens:
-            return Verdict.FAIL, f"{arm}: draft depth {depth}; expected {case.plan.draft_tokens}"
+            return Verdict.FAIL, f"{arm}: seen draft depth {depth}; expected {case.plan.draft_tokens}"
     return None
 
 
 def proposals_whole(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``proposals-whole``: each cycle proposed as many tokens as the draft is deep."""
+    """Rule ``proposals-whole``: each cycle proposed as many tokens as the draft's depth."""
     for arm, acceptance in _accepted(case):
         expected = acceptance.drafts * case.plan.draft_tokens
         if acceptance.draft_tokens != expected:
-            told = f"{acceptance.draft_tokens} tokens proposed in {acceptance.drafts} cycles"
+            told = f"seen {acceptance.draft_tokens} tokens proposed in {acceptance.drafts} cycles"
             return Verdict.FAIL, f"{arm}: {told}; expected {expected}"
     return None
 
 
 def cycles_account(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``cycles-account``: the tokens are the first one, and of each cycle what was accepted and one more.
+    """Rule ``cycles-account``: one first token, and each cycle's accepted tokens and one more, make the answer.
 
-    The last cycle may yield more than the length allows. Counters that do not account for the tokens count something
-    else, and token equality alone would not show it.
+    The last cycle may yield more than the length allows. Equal tokens alone do not show counters of something else.
     """
     for arm, acceptance in _accepted(case):
         yielded = 1 + acceptance.drafts + acceptance.accepted
         if not yielded - case.plan.draft_tokens <= case.plan.completion_tokens <= yielded:
-            told = f"{acceptance.drafts} cycles and {acceptance.accepted} accepted tokens yield {yielded}"
+            told = f"seen {acceptance.drafts} cycles and {acceptance.accepted} accepted tokens yield {yielded}"
             return Verdict.VOID, f"{arm}: {told}; expected {case.plan.completion_tokens}"
     return None
 
 
 def accepted_enough(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``accepted-enough``: more is accepted a cycle than the plan's least; a dead draft bounds nothing."""
+    """Rule ``accepted-enough``: cycles accept more tokens on average than the plan's bound; a dead draft fails."""
     for arm, acceptance in _accepted(case):
         if acceptance.accepted <= case.plan.accepted_per_cycle * acceptance.drafts:
-            told = f"{acceptance.accepted} tokens accepted in {acceptance.drafts} cycles"
+            told = f"seen {acceptance.accepted} tokens accepted in {acceptance.drafts} cycles"
             return Verdict.FAIL, f"{arm}: {told}; expected more than {case.plan.accepted_per_cycle} each"
     return None
 
@@ -164,14 +164,14 @@ def rate_bounded(case: DiagnosticCase) -> RuleFinding:
     lowest, highest = min(rates, key=rates.__getitem__), max(rates, key=rates.__getitem__)
     difference, bound = rates[highest] - rates[lowest], case.plan.acceptance_rate_difference
     if difference > bound:
-        told = f"{lowest} accepts {rates[lowest]:.6f} of its proposals, {highest} {rates[highest]:.6f}"
+        seen = f"{rates[lowest]:.6f} by {lowest} and {rates[highest]:.6f} by {highest}"
         more = shown_in_places(difference, bound, 6)
-        return Verdict.FAIL, f"{told}, {more} more; expected a difference of at most {bound}"
+        return Verdict.FAIL, f"acceptance rate: seen {seen}, {more} more; expected a difference of at most {bound}"
     return None
 
 
 def accepted_by_position(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``accepted-by-position``: in how many cycles each position was accepted is listed."""
+    """Rule ``accepted-by-position``: the number of cycles with each position accepted is listed."""
     return reported(
         "; ".join(
             f"{arm} {acceptance.accepted_per_position} of {acceptance.drafts}" for arm, acceptance in _accepted(case)

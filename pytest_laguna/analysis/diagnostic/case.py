@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan and the evidence of the exact diagnostic, on which its rules work."""
+"""Plan and evidence of the exact diagnostic, as its rules read them."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ SPECULATING_ARMS = tuple(arm for arm in Arm if arm.speculates)
 
 
 class DiagnosticCase(ArmsCase[DiagnosticPlan, DiagnosticEvidence]):
-    """The plan and the evidence of the exact diagnostic."""
+    """Plan and evidence of the exact diagnostic."""
 
     def packet(self, position: int) -> PacketRecord:
-        """What a packet did; raises as ``record``."""
+        """Record of the packet at a position; raises as ``record``."""
         if position not in self.evidence.packets:
-            raise NotProvenError(f"packets/{position}: there is none{self.first_failure()}")
+            raise NotProvenError(f"packets/{position}: seen none; expected a packet a card{self.first_failure()}")
         return self.piece(self.evidence.packets[position].record)
 
     def pair(self) -> Pair:
-        """The two graph arms, in the form of the rules that gate 1 judges them by; raises as ``record``."""
+        """The two graph arms, in the form of gate 1's rules; raises as ``record``."""
         control, candidate = map(self.record, GRAPH_ARMS)
         return Pair(control, candidate, self.expected())
 
     def expected(self) -> Expected:
-        """What those rules expect."""
+        """Values from the plan for gate 1's rules."""
         return Expected(
             flag=self.plan.flag,
             control=self.plan.control,
@@ -53,7 +53,7 @@ class DiagnosticCase(ArmsCase[DiagnosticPlan, DiagnosticEvidence]):
 
     @functools.cached_property
     def profiles(self) -> Mapping[Arm, ArmProfile]:
-        """The profiles of both graph arms, reduced in one pass over their files."""
+        """Profiles of both graph arms, reduced in one pass over their files."""
         return {
             arm: reduce_profiles(
                 self.evidence.profiles[arm],
@@ -63,12 +63,12 @@ class DiagnosticCase(ArmsCase[DiagnosticPlan, DiagnosticEvidence]):
         }
 
     def _runs(self, arm: Arm) -> Arm:
-        """What runs in an arm's slot."""
+        """Arm that fills a slot; in an A/A campaign the candidate's slot holds a control."""
         return Arm.GRAPH_CONTROL if self.plan.null and arm is Arm.GRAPH_CANDIDATE else arm
 
     @functools.cached_property
     def identity(self) -> IdentityCase:
-        """What the rules over engine, binaries and models look at; raises as ``record`` without an identity."""
+        """Input of the rules over engine, binaries and models; raises as ``record`` without an identity."""
         packets = whole({position: run.record for position, run in self.evidence.packets.items()})
         return IdentityCase(
             identity=self.piece(self.evidence.identity),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exact diagnostic's verdict: every clause with its rules, a pure function of the files that it left."""
+"""Verdict of the exact diagnostic: every clause with its rules, a pure function of its files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_laguna.verdict import Verdict
 
 
 def _identity(case: DiagnosticCase, name: str) -> RuleFinding:
-    """One rule over engine, binaries and models; what it misses is missing because a run failed, where one did."""
+    """Finding of one rule over engine, binaries and models; for missing evidence, with the first run failure."""
     finding = IDENTITY_RULES[name](case.identity)
     if finding is not None and finding[0] is Verdict.NOT_PROVEN:
         return Verdict.NOT_PROVEN, f"{finding[1]}{case.first_failure()}"
@@ -46,18 +46,18 @@ EXACTNESS: Mapping[str, Mapping[str, Rule]] = {
     "replay-samples": REPLAY_SAMPLES,
     "view-preparations": VIEW_PREPARATIONS,
 }
-"""The rules of every clause but ``timing``, in the order in which they are judged."""
+"""Rules of every clause but ``timing``, in the order of judgement."""
 
 
 def diagnose(plan: DiagnosticPlan, evidence: DiagnosticEvidence) -> Diagnosis:
-    """Judge everything that the diagnostic left against what was planned.
+    """Judge the diagnostic's evidence against its plan.
 
-    A rule without its evidence is not proven, and its reason names what is missing and what went wrong before; evidence
-    that cannot be used makes it void. Nothing is left out because something else failed.
+    A rule without its evidence is not proven, and its reason names the missing piece and the first failure. Unusable
+    evidence makes a rule void. Every rule is judged, also after another one failed.
 
     Args:
         plan: as written before anything ran.
-        evidence: as read from the directory; its profiles are read here, one file at a time.
+        evidence: its profiles are read here, one file at a time.
     """
     case = DiagnosticCase(plan, evidence)
     timing = compare_arms(case)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that every card has its parity packet, run in a fresh process, and that each packet's own rules hold."""
+"""Rules over the parity packets: one a card, each from a fresh process, each with its own rules."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from pytest_laguna.verdict import Verdict
 
 
 def one_a_card(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``one-a-card``: there is a packet for each leased card, and for no other."""
+    """Rule ``one-a-card``: each leased card has a packet, and no other card has one."""
     for position in range(case.plan.ranks):
-        case.packet(position)  # raises the root cause where there is none
+        case.packet(position)  # raises with the root cause if there is none
     extra = sorted(case.evidence.packets.keys() - set(range(case.plan.ranks)))
     if extra:
-        return Verdict.VOID, f"packets/{extra[0]}: expected packets of {case.plan.ranks} cards"
+        return Verdict.VOID, f"packets/{extra[0]}: seen, unplanned; expected packets of {case.plan.ranks} cards"
     return None
 
 
 def packets_ended_clean(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``packets-ended-clean``: the process of each packet ended by itself with code 0 and left nothing behind."""
+    """Rule ``packets-ended-clean``: each packet's process ended by itself with code 0 and left no process."""
     for position in range(case.plan.ranks):
         run = case.evidence.packets.get(position)
         if run is None or isinstance(run.process, Missing):
-            case.packet(position)  # raises the root cause where the packet left nothing at all
+            case.packet(position)  # raises with the root cause if the packet left nothing at all
         verdict, reason = judge_process(present(case.evidence.packets[position].process))
         if verdict is not Verdict.PASS:
             return verdict, f"packets/{position}: {reason}{root_cause.told(case.evidence.packets[position])}"
@@ -43,7 +43,7 @@ def packets_as_asked(case: DiagnosticCase) -> RuleFinding:
     for position in range(case.plan.ranks):
         record, request = case.packet(position), present(case.evidence.packets[position].request)
         if record.request != request or request.rank != position:
-            told = f"the record is of rank {record.request.rank}, the request of rank {request.rank}"
+            told = f"seen a record of rank {record.request.rank} and a request of rank {request.rank}"
             return Verdict.VOID, f"packets/{position}: {told}; expected one request for its card"
     return None
 
@@ -51,36 +51,37 @@ def packets_as_asked(case: DiagnosticCase) -> RuleFinding:
 def packets_same_engine(case: DiagnosticCase) -> RuleFinding:
     """Rule ``packets-same-engine``: each packet ran the arms' vLLM, torch and Python, under the arms' models.
 
-    That it says which vLLM and torch is the rule ``versions-installed``.
+    Rule ``versions-installed`` requires the versions to be recorded.
     """
     arm = case.record(Arm.EAGER)
     for position in range(case.plan.ranks):
         record = case.packet(position)
         for name, seen in record.versions.items():
             if seen != arm.versions.get(name):
-                return Verdict.VOID, f"packets/{position}: {name} {seen}; expected {arm.versions.get(name)} of the arms"
+                told = f"seen {name} {seen}; expected the arms' {arm.versions.get(name)}"
+                return Verdict.VOID, f"packets/{position}: {told}"
         models = (record.request.target, record.request.draft)
         if models != (arm.request.target, arm.request.draft):
-            told = f"models {models}; expected {(arm.request.target, arm.request.draft)} of the arms"
+            told = f"seen models {models}; expected the arms' {(arm.request.target, arm.request.draft)}"
             return Verdict.VOID, f"packets/{position}: {told}"
     return None
 
 
 def packets_own_processes(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``packets-own-processes``: each packet ran in a process that neither an arm nor another packet shared."""
+    """Rule ``packets-own-processes``: each packet ran in a process of its own."""
     arms = whole({arm: run.record for arm, run in case.evidence.arms.items()})
     seen = {report.process: f"{arm} rank {report.rank}" for arm, record in arms.items() for report in record.ranks}
     for position in range(case.plan.ranks):
         process = case.packet(position).process
         if process in seen:
-            told = f"process {process.pid}, started at tick {process.start_ticks}, is also that of {seen[process]}"
+            told = f"seen process {process.pid}, started at tick {process.start_ticks}, also in {seen[process]}"
             return Verdict.VOID, f"packets/{position}: {told}; expected a fresh one"
         seen[process] = f"packets/{position}"
     return None
 
 
 def _packet_rule(case: DiagnosticCase, name: str) -> RuleFinding:
-    """A packet's own rule, over the packets of all cards."""
+    """Gravest finding of a packet's own rule over all cards."""
     if case.plan.lane in parity.NOT_APPLICABLE.get(name, ()):
         return not_applicable(f"lane {case.plan.lane}")
     judged = [

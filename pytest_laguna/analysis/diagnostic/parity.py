@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules over one parity packet: that both selectors ran on the leased card, and that the kernel saw and gave the same.
+"""Rules over one parity packet: both selectors on the leased card, with equal inputs and outputs of the kernel.
 
-Source: the preregistration of the persistent KV-cache views, Gate 2 and its addenda on parity. A rule returns None or
-the verdict and the reason that it found.
+Source: the preregistration of the persistent KV-cache views, Gate 2 and its addenda on parity.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ CACHE = TensorGeometry(
     offset=0,
     dtype="torch.bfloat16",
 )
-"""The record's cache in the layout NHD: a page holds its tokens, a token its heads, a head its key and value."""
+"""Cache of the record in the layout NHD: a page holds its tokens, a token its heads, a head its key and value."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LaneKernels:
-    """What serves a lane's attention.
+    """Modules and functions of a lane's attention.
 
     Attributes:
-        attention: the module of the function that vLLM's backend calls.
-        served_by: the module that ends in the lane's own operators.
-        forbidden: its functions that compute attention without them.
+        attention: module of the function called by vLLM's backend.
+        served_by: module that calls the lane's own operators.
+        forbidden: functions of ``served_by`` that compute attention without those operators.
     """
 
     attention: str
@@ -73,20 +72,20 @@ KERNELS: Mapping[Lane, LaneKernels] = {
 }
 
 UPDATE_OPERATOR = "_C_cache_ops::reshape_and_cache_flash"
-"""By which a device's cache is written."""
+"""Operator that writes a device's cache."""
 PLAIN_ATTENTION = ("softmax", "einsum", "matmul", "bmm", "baddbmm", "scaled_dot_product")
-"""In the name of a plain torch operator that has no business in a compiled kernel's call."""
+"""Parts of names of plain torch operators, forbidden in a compiled kernel's call."""
 
 COMPILED_LANES: frozenset[Lane] = frozenset({"cuda", "xpu"})
 NOT_APPLICABLE: Mapping[str, frozenset[Lane]] = {
     "compiled-extension": frozenset({"cpu"}),
     "fallback-forbidden": frozenset({"cpu", "cuda"}),
 }
-"""Rules that a lane cannot exercise: the cpu lane has no compiled kernel, and of the rest only xpu's has a fallback."""
+"""Lanes that cannot exercise a rule: cpu has no compiled kernel, and only xpu's kernel has a fallback."""
 
 
 class Called(NamedTuple):
-    """One kernel of one layer, with how a reason calls it."""
+    """Calls of one kernel in one layer, with their place for a reason."""
 
     where: str
     side: str
@@ -96,7 +95,7 @@ class Called(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Packet:
-    """A packet's record, and what is expected of it."""
+    """A packet's record, with the plan's values for it."""
 
     record: PacketRecord
     lane: Lane
@@ -116,7 +115,7 @@ class Packet:
                     yield Called(f"{self.where}: {kind} {kernel} {name}", name, kernel, calls)
 
     def pairs(self) -> Iterator[tuple[str, KernelCalls, KernelCalls]]:
-        """Both kernels of every kind of attention that ran on both sides, off first."""
+        """Kernels of each kind of attention on both sides, with their place, off first."""
         for kind in (kind for kind in AttentionKind if all(kind in side.layers for _, side in self.sides)):
             both = zip(_kernels(self.record.off.layers[kind]), _kernels(self.record.on.layers[kind]), strict=True)
             for (kernel, off), (_, on) in both:
@@ -124,30 +123,28 @@ class Packet:
 
     @property
     def where(self) -> str:
-        """How a reason begins."""
+        """Subject of a reason."""
         return f"card {self.record.request.rank}"
 
 
 def answers_plan(packet: Packet) -> Finding | None:
-    """Rule ``answers-plan``: it was asked for the plan's lane and queries, and carries no planted defect."""
+    """Rule ``answers-plan``: the request has the plan's lane and queries, and no planted defect."""
     request = packet.record.request
     seen = (request.lane, request.queries, request.planted)
     expected = (packet.lane, list(packet.queries), Planted.NONE)
     if seen != expected:
-        return Verdict.VOID, f"{packet.where}: lane, queries, planted defect {seen}; expected {expected}"
+        return Verdict.VOID, f"{packet.where}: seen lane, queries, planted defect {seen}; expected {expected}"
     return None
 
 
 def platform_of_lane(packet: Packet) -> Finding | None:
-    """Rule ``platform-of-lane``: vLLM chose the lane's platform, by every word that it has for it."""
+    """Rule ``platform-of-lane``: vLLM chose the lane's platform, by each of its names for it."""
     platform = packet.record.platform
     seen = (platform.device_type, platform.is_cpu, platform.is_cuda, platform.is_xpu)
     expected = (packet.lane, packet.lane == "cpu", packet.lane == "cuda", packet.lane == "xpu")
     if seen != expected:
-        return (
-            Verdict.VOID,
-            f"{packet.where}: {platform.platform} is device, cpu, cuda, xpu {seen}; expected {expected}",
-        )
+        told = f"seen {platform.platform} with device, cpu, cuda, xpu {seen}"
+        return Verdict.VOID, f"{packet.where}: {told}; expected {expected}"
     return None
 
 
@@ -155,27 +152,27 @@ def one_card_visible(packet: Packet) -> Finding | None:
     """Rule ``one-card-visible``: the process saw one card."""
     visible = packet.record.platform.visible_devices
     if visible != 1:
-        return Verdict.VOID, f"{packet.where}: {visible} cards visible; expected one"
+        return Verdict.VOID, f"{packet.where}: seen {visible} visible cards; expected one"
     return None
 
 
 def card_of_lease(packet: Packet) -> Finding | None:
-    """Rule ``card-of-lease``: the card that it computed on is the leased one."""
+    """Rule ``card-of-lease``: the packet was computed on the leased card."""
     card = packet.record.platform.card
     if card.casefold() != packet.card.casefold():
-        return Verdict.VOID, f"{packet.where}: computed on {card}; the lease's is {packet.card}"
+        return Verdict.VOID, f"{packet.where}: seen card {card}; expected the leased {packet.card}"
     return None
 
 
 def cases_once(packet: Packet) -> Finding | None:
-    """Rule ``cases-once``: every number of queries with every kind of attention, each once."""
+    """Rule ``cases-once``: each number of queries has one case with each kind of attention."""
     counted = Counter((str(case.kind), case.query) for case in packet.record.cases)
     expected = {(str(kind), query) for kind in AttentionKind for query in packet.queries}
     if missing := sorted(expected - counted.keys()):
-        return Verdict.NOT_PROVEN, f"{packet.where}: no case {_named(missing[0])}; expected {len(expected)} cases"
+        return Verdict.NOT_PROVEN, f"{packet.where}: seen no case {_named(missing[0])}; expected {len(expected)} cases"
     if extra := sorted(case for case, count in counted.items() if count != 1 or case not in expected):
         seen = f"{counted[extra[0]]} cases {_named(extra[0])}"
-        return Verdict.VOID, f"{packet.where}: {seen}; expected q{_span(packet.queries)} once each"
+        return Verdict.VOID, f"{packet.where}: seen {seen}; expected q{_span(packet.queries)} once each"
     return None
 
 
@@ -183,93 +180,93 @@ def both_kinds(packet: Packet) -> Finding | None:
     """Rule ``both-kinds``: a layer of each kind of attention ran on both sides."""
     for name, side in packet.sides:
         if missing := sorted(set(AttentionKind) - side.layers.keys()):
-            return Verdict.NOT_PROVEN, f"{packet.where}: no {missing[0]} layer {name}; expected one of each kind"
+            return Verdict.NOT_PROVEN, f"{packet.where}: seen no {missing[0]} layer {name}; expected one of each kind"
     return None
 
 
 def inputs_frozen(packet: Packet) -> Finding | None:
-    """Rule ``inputs-frozen``: the published cache, windows and seeds."""
+    """Rule ``inputs-frozen``: cache, windows and seeds are the published ones."""
     if packet.record.cache != CACHE:
-        return Verdict.VOID, f"{packet.where}: the cache is {packet.record.cache}; expected {CACHE}"
+        return Verdict.VOID, f"{packet.where}: seen the cache {packet.record.cache}; expected {CACHE}"
     for name, side in packet.sides:
         seen = {str(kind): layer.window for kind, layer in side.layers.items()}
         expected = {str(kind): kind.window for kind in AttentionKind}
         if seen != expected:
-            return Verdict.VOID, f"{packet.where}: {name}: windows {seen}; expected {expected}"
+            return Verdict.VOID, f"{packet.where}: {name}: seen windows {seen}; expected {expected}"
     for case in packet.record.cases:
         seed = query_seed(packet.record.request.rank, case.kind, case.query)
         if case.seed != seed:
-            return Verdict.VOID, f"{packet.where}: {_case(case)}: seed {case.seed}; expected {seed}"
+            return Verdict.VOID, f"{packet.where}: {_case(case)}: seen seed {case.seed}; expected {seed}"
     return None
 
 
 def off_is_stock(packet: Packet) -> Finding | None:
-    """Rule ``off-is-stock``: with the selector off vLLM's own classes ran, and there is no state."""
+    """Rule ``off-is-stock``: with the selector off, vLLM's own classes ran without a state."""
     side = packet.record.off
     for kind, layer in side.layers.items():
         seen = (side.flag, side.backend, layer.implementation)
         if seen != ("0", *STOCK):
-            return Verdict.FAIL, f"{packet.where}: {kind} off: flag, backend, class {seen}; expected {('0', *STOCK)}"
+            told = f"seen flag, backend, class {seen}"
+            return Verdict.FAIL, f"{packet.where}: {kind} off: {told}; expected {('0', *STOCK)}"
         if layer.state is not None:
-            return Verdict.FAIL, f"{packet.where}: {kind} off: has the state {layer.state}; expected none"
+            return Verdict.FAIL, f"{packet.where}: {kind} off: seen the state {layer.state}; expected none"
     return None
 
 
 def on_is_candidate(packet: Packet) -> Finding | None:
-    """Rule ``on-is-candidate``: with the selector on the candidate's classes ran, and there is a state."""
+    """Rule ``on-is-candidate``: with the selector on, the candidate's classes ran with a state."""
     side = packet.record.on
     for kind, layer in side.layers.items():
         seen = (side.flag, side.backend, layer.implementation)
         expected = ("1", *CANDIDATE)
         if seen != expected:
-            return Verdict.FAIL, f"{packet.where}: {kind} on: flag, backend, class {seen}; expected {expected}"
+            return Verdict.FAIL, f"{packet.where}: {kind} on: seen flag, backend, class {seen}; expected {expected}"
         if layer.state is None:
-            return Verdict.FAIL, f"{packet.where}: {kind} on: has no state; expected one"
+            return Verdict.FAIL, f"{packet.where}: {kind} on: seen no state; expected one"
     return None
 
 
 def views_built_once(packet: Packet) -> Finding | None:
-    """Rule ``views-built-once``: one build a layer, never discarded, and a use of it for each call of each kernel."""
+    """Rule ``views-built-once``: each layer built its views once, kept them, and used them at every kernel call."""
     for kind, layer in packet.record.on.layers.items():
         if layer.state is None:
-            continue  # told by on-is-candidate
+            continue  # a finding of on-is-candidate
         seen = (layer.state.builds, layer.state.invalidations, layer.state.forward_hits, layer.state.update_hits)
         expected = (1, 0, layer.attention.calls, layer.update.calls)
         if seen != expected:
-            what = "builds, invalidations, uses by attention and by update"
-            return Verdict.FAIL, f"{packet.where}: {kind} on: {what} {seen}; expected {expected}"
+            told = f"seen builds, invalidations, uses by attention and by update {seen}"
+            return Verdict.FAIL, f"{packet.where}: {kind} on: {told}; expected {expected}"
     return None
 
 
 def calls_counted(packet: Packet) -> Finding | None:
-    """Rule ``calls-counted``: each kernel was called for each case as often as it is repeated: nothing else served."""
+    """Rule ``calls-counted``: each kernel served every repetition of every case."""
     expected = CALLS * len(packet.queries)
     for called in packet.kernels():
         if called.calls.calls != expected:
-            return Verdict.FAIL, f"{called.where}: {called.calls.calls} calls of the kernel; expected {expected}"
+            return Verdict.FAIL, f"{called.where}: seen {called.calls.calls} calls of the kernel; expected {expected}"
     return None
 
 
 def views_reused(packet: Packet) -> Finding | None:
-    """Rule ``views-reused``: on, each kernel gets the very same two tensors at every call; off, new ones each time.
+    """Rule ``views-reused``: on, each kernel gets the same two tensor objects at every call; off, new ones each time.
 
-    Seen at the kernel and not counted by the candidate. Were they the same with the selector off, the observer would
-    see nothing.
+    The observer sits at the kernel, not in the candidate; equal objects with the selector off would prove it blind.
     """
     for where, side, _, calls in packet.kernels():
         same = calls.calls if side == "on" else 1
         if (calls.same_objects, calls.places) != (same, 1):
-            told = f"{calls.same_objects} of {calls.calls} calls with the first's views, {calls.places} places"
+            told = f"seen {calls.same_objects} of {calls.calls} calls with the first's views, {calls.places} places"
             return Verdict.FAIL, f"{where}: {told}; expected {same} and 1"
     return None
 
 
 def views_equal(packet: Packet) -> Finding | None:
-    """Rule ``views-equal``: shapes, strides, offsets and types handed to each kernel are equal off and on."""
+    """Rule ``views-equal``: shapes, strides, offsets and types of each kernel's views are equal off and on."""
     for where, off, on in packet.pairs():
         if (off.key, off.value) != (on.key, on.value):
             part, expected, seen = ("key", off.key, on.key) if off.key != on.key else ("value", off.value, on.value)
-            return Verdict.FAIL, f"{where}: {part} is {seen} on; off {expected}"
+            return Verdict.FAIL, f"{where}: seen {part} {seen} on; expected {expected} as off"
     return None
 
 
@@ -279,46 +276,50 @@ def outputs_equal(packet: Packet) -> Finding | None:
         where = f"{packet.where}: {_case(case)}"
         if len(case.off.outputs) != CALLS or len(case.on.outputs) != CALLS:
             seen = f"{len(case.off.outputs)} and {len(case.on.outputs)} outputs"
-            return Verdict.NOT_PROVEN, f"{where}: {seen}; expected {CALLS} each"
+            return Verdict.NOT_PROVEN, f"{where}: seen {seen}; expected {CALLS} each"
         if len(set(case.off.outputs)) != 1:
-            return Verdict.VOID, f"{where}: equal calls of stock give different bytes: nothing can be compared"
-        equal = case.off.outputs == case.on.outputs
-        if equal != (case.differing_output_bytes == 0):
-            return Verdict.VOID, f"{where}: {case.differing_output_bytes} bytes differ, but digests equal is {equal}"
+            return Verdict.VOID, f"{where}: seen different bytes from equal calls off; expected equal bytes"
+        equal, differing = case.off.outputs == case.on.outputs, case.differing_output_bytes
+        if equal != (differing == 0):
+            return Verdict.VOID, f"{where}: seen {differing} differing bytes; expected {_count_for(equal=equal)}"
         if not equal:
-            return Verdict.FAIL, f"{where}: {case.differing_output_bytes} bytes of the outputs differ; expected none"
+            return Verdict.FAIL, f"{where}: seen {differing} differing bytes of the outputs; expected none"
     return None
 
 
 def caches_equal(packet: Packet) -> Finding | None:
-    """Rule ``caches-equal``: the update writes something, and the same bytes off and on."""
+    """Rule ``caches-equal``: the update changes the cache, to the same bytes off and on."""
     for case in packet.record.cases:
         where = f"{packet.where}: {_case(case)}"
-        equal = case.off.cache == case.on.cache
-        if equal != (case.differing_cache_bytes == 0):
-            return Verdict.VOID, f"{where}: {case.differing_cache_bytes} bytes differ, but digests equal is {equal}"
+        equal, differing = case.off.cache == case.on.cache, case.differing_cache_bytes
+        if equal != (differing == 0):
+            return Verdict.VOID, f"{where}: seen {differing} differing bytes; expected {_count_for(equal=equal)}"
         if not equal:
-            return Verdict.FAIL, f"{where}: {case.differing_cache_bytes} bytes of the caches differ; expected none"
+            return Verdict.FAIL, f"{where}: seen {differing} differing bytes of the caches; expected none"
         if case.off.cache == packet.record.cache_sha256:
-            return Verdict.VOID, f"{where}: the cache is as before: nothing was written into it"
+            return Verdict.VOID, f"{where}: seen the cache unchanged by the update; expected new bytes in it"
     return None
 
 
+def _count_for(*, equal: bool) -> str:
+    return "none, by equal digests" if equal else "some, by different digests"
+
+
 def kernel_of_lane(packet: Packet) -> Finding | None:
-    """Rule ``kernel-of-lane``: the functions and the module that served attention are the lane's."""
+    """Rule ``kernel-of-lane``: the lane's functions and module served attention."""
     kernels, expected = packet.record.kernels, KERNELS[packet.lane]
     modules = {function.name: function.module for function in kernels.functions}
     seen = (modules.get("flash_attn_varlen_func"), kernels.served_by.module)
     if seen != (expected.attention, expected.served_by):
         wanted = (expected.attention, expected.served_by)
-        return Verdict.VOID, f"{packet.where}: attention is called in and served by {seen}; expected {wanted}"
+        return Verdict.VOID, f"{packet.where}: seen attention called in and served by {seen}; expected {wanted}"
     if "reshape_and_cache_flash" not in modules:
-        return Verdict.VOID, f"{packet.where}: nothing is recorded of the kernel that writes the cache"
+        return Verdict.VOID, f"{packet.where}: seen no kernel that writes the cache; expected its record"
     return None
 
 
 def compiled_extension(packet: Packet) -> Finding | None:
-    """Rule ``compiled-extension``: the compiled kernel of that version was loaded, from beside the module it serves."""
+    """Rule ``compiled-extension``: the compiled kernel of the recorded version was loaded from its module's folder."""
     if packet.lane not in COMPILED_LANES:
         return None
     kernels = packet.record.kernels
@@ -327,22 +328,22 @@ def compiled_extension(packet: Packet) -> Finding | None:
     found = [extension for extension in kernels.extensions if extension.module.rpartition(".")[2] == name]
     if len(found) != 1 or posixpath.dirname(found[0].file) != directory:
         seen = [extension.file for extension in found] or "none"
-        return Verdict.VOID, f"{packet.where}: {name} from {seen}; expected one in {directory}"
+        return Verdict.VOID, f"{packet.where}: seen {name} from {seen}; expected one in {directory}"
     return None
 
 
 def fallback_forbidden(packet: Packet) -> Finding | None:
-    """Rule ``fallback-forbidden``: every function that computes attention without the kernel raises when called."""
+    """Rule ``fallback-forbidden``: each function for attention without the kernel raises when called."""
     seen, expected = sorted(packet.record.kernels.forbidden), sorted(KERNELS[packet.lane].forbidden)
     if seen != expected:
-        return Verdict.VOID, f"{packet.where}: forbidden are {seen}; expected {expected}"
+        return Verdict.VOID, f"{packet.where}: seen forbidden {seen}; expected {expected}"
     return None
 
 
 def no_fallback(packet: Packet) -> Finding | None:
-    """Rule ``no-fallback``: the operators that ran are the lane's kernels', as often as those were called.
+    """Rule ``no-fallback``: only the lane's kernels ran operators, as often as they were called.
 
-    On the cpu lane the reference kernels are the platform's: plain torch, and of any other library nothing.
+    On the cpu lane the platform's reference kernels are plain torch, without any other library.
     """
     for called in packet.kernels():
         against = _compiled(packet, called) if packet.lane in COMPILED_LANES else _plain(called)
@@ -354,7 +355,7 @@ def no_fallback(packet: Packet) -> Finding | None:
 def _plain(called: Called) -> str | None:
     foreign = sorted(name for name in called.calls.operators if not name.startswith("aten::"))
     if foreign or not called.calls.operators:
-        return f"operators {foreign or 'none'} ran; expected plain torch alone"
+        return f"seen operators {foreign or 'none'}; expected plain torch alone"
     return None
 
 
@@ -364,7 +365,7 @@ def _compiled(packet: Packet, called: Called) -> str | None:
     ran = sum(count for name, count in operators.items() if name.startswith(wanted))
     plain = sorted(name for name in operators if _is_plain_attention(name))
     if ran != called.calls.calls or plain:
-        told = f"{wanted} ran {ran} times in {called.calls.calls} calls, plain attention {plain or 'none'}"
+        told = f"seen {wanted} {ran} times in {called.calls.calls} calls, plain attention {plain or 'none'}"
         return f"{told}; expected once a call, and none"
     return None
 
@@ -374,7 +375,7 @@ def operators_equal(packet: Packet) -> Finding | None:
     for where, off, on in packet.pairs():
         if off.operators != on.operators:
             differing = sorted(off.operators.items() ^ on.operators.items())
-            return Verdict.FAIL, f"{where}: operators differ off and on: {differing[0]} on one side only"
+            return Verdict.FAIL, f"{where}: seen operator {differing[0]} on one side only; expected equal operators"
     return None
 
 
@@ -403,7 +404,7 @@ RULES: Mapping[str, Callable[[Packet], Finding | None]] = {
 
 
 def judge_packet(record: PacketRecord, lane: Lane, card: str, queries: Sequence[int]) -> dict[str, Finding | None]:
-    """What each rule found against one packet; ``NOT_APPLICABLE`` names those that the lane cannot exercise.
+    """Findings against one packet by rule, also of rules in ``NOT_APPLICABLE``.
 
     Args:
         record: of the packet.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds in every replay that a rank profiled: times lie within each other, and views are prepared as planned.
+"""Checks of every profiled replay: parts no longer than their whole, and views prepared as planned.
 
 Source: the published replay profile of the persistent KV-cache views, and the preregistration's count of 48 forward
 preparations and no update in each replay.
@@ -16,38 +16,38 @@ from pytest_laguna.evidence.arms.arm_record import Arm
 
 def segments_timed(replay: Replay) -> str | None:
     """Check ``segments-timed``: every graph, attention and collective segment took time."""
-    return None if replay.shortest > 0 else "a segment of 0 ns; expected every segment but other to take time"
+    return None if replay.shortest > 0 else "seen a segment of 0 ns; expected every segment but other to take time"
 
 
 def loop_contains_segments(replay: Replay) -> str | None:
-    """Check ``loop-contains-segments``: the loop over the segments lasts at least as long as all of them."""
+    """Check ``loop-contains-segments``: the loop takes at least the sum of its segments."""
     return _least("loop", replay.sample.loop_ns, sum(replay.totals.values()), "its segments")
 
 
 def host_contains_loop(replay: Replay) -> str | None:
-    """Check ``host-contains-loop``: the host's part lasts at least as long as the loop."""
+    """Check ``host-contains-loop``: the host's part takes at least the time of the loop."""
     return _least("host", replay.sample.host_ns, replay.sample.loop_ns, "its loop")
 
 
 def whole_contains_host(replay: Replay) -> str | None:
-    """Check ``whole-contains-host``: the whole lasts at least as long as the host's part and the wait after it."""
+    """Check ``whole-contains-host``: the whole takes at least the host's part and the wait after it."""
     parts = replay.sample.host_ns + replay.sample.synchronize_ns
     return _least("whole", replay.sample.whole_ns, parts, "host and synchronise")
 
 
 def synchronise_timed(replay: Replay) -> str | None:
-    """Check ``synchronise-timed``: the wait for the device took time, if only to find nothing to wait for."""
-    return None if replay.sample.synchronize_ns > 0 else "synchronise of 0 ns; expected it to take time"
+    """Check ``synchronise-timed``: the wait for the device took time, even with nothing to wait for."""
+    return None if replay.sample.synchronize_ns > 0 else "seen a synchronise of 0 ns; expected it to take time"
 
 
 def views_within_attention(replay: Replay) -> str | None:
-    """Check ``views-within-attention``: views for attention are prepared inside attention's segments."""
+    """Check ``views-within-attention``: attention's segments contain the preparation of its views."""
     views = replay.sample.views
     return None if views is None else _least("attention", replay.totals["attention"], views.forward_ns, "its views")
 
 
-def _least(name: str, seen: int, parts: int, what: str) -> str | None:
-    return None if seen >= parts else f"{name} {seen} ns; expected at least the {parts} ns of {what}"
+def _least(name: str, seen: int, parts: int, of: str) -> str | None:
+    return None if seen >= parts else f"seen {name} of {seen} ns; expected at least the {parts} ns of {of}"
 
 
 CONTAINMENT: Mapping[str, Check] = {
@@ -58,14 +58,14 @@ CONTAINMENT: Mapping[str, Check] = {
     "synchronise-timed": synchronise_timed,
     "views-within-attention": views_within_attention,
 }
-"""Without these a profile is no measurement."""
+"""Checks that make a profile a measurement."""
 
 
 def preparation_checks(arm: Arm, layers: int) -> Mapping[str, Check]:
-    """The checks of one graph arm's replays: how many preparations, and who answered them.
+    """Checks of one graph arm's replays: number of preparations, and their kind.
 
     Args:
-        arm: the control, whose every preparation is vLLM's own, or the candidate, which answers with stored views.
+        arm: control (vLLM prepares every view) or candidate (every view is a stored one).
         layers: of the target; each prepares its views for attention once, and the update runs inside the graphs.
     """
     counted = functools.partial(_counted, layers=layers)
@@ -79,16 +79,16 @@ def preparation_checks(arm: Arm, layers: int) -> Mapping[str, Check]:
 
 
 PREPARATION = ("preparations-counted", "control-incumbent", "candidate-persistent")
-"""The checks of both arms."""
+"""Names of both arms' checks."""
 
 
 def _counted(replay: Replay, layers: int) -> str | None:
     views = replay.sample.views
     if views is None:
-        return "no view preparations are recorded; expected their counts"
+        return "seen no view preparations; expected their counts"
     seen = (views.forward_calls, views.update_calls, views.update_ns)
     if seen != (layers, 0, 0):
-        return f"forward, update and ns of update {seen}; expected {(layers, 0, 0)}"
+        return f"seen forward, update and ns of update {seen}; expected {(layers, 0, 0)}"
     return None
 
 
@@ -97,4 +97,4 @@ def _served(replay: Replay, expected: tuple[int, int, int, int]) -> str | None:
     if views is None:
         return None
     seen = (views.incumbent_calls, views.persistent_calls, views.persistent_hits, views.persistent_builds)
-    return None if seen == expected else f"incumbent, persistent, hits and builds {seen}; expected {expected}"
+    return None if seen == expected else f"seen incumbent, persistent, hits and builds {seen}; expected {expected}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the profiles of an arm's ranks to one number a sample: in one pass, with one rank's file in memory.
+"""Reduces the profiles of an arm's ranks to one number a sample: in one pass, with one rank's file in memory.
 
-Per sample every quantity is the maximum over the ranks, since the slowest rank is what the others wait for. Source: the
+Every quantity of a sample is the maximum over the ranks, since the others wait for the slowest rank. Source: the
 published replay profile of the persistent KV-cache views.
 """
 
@@ -22,10 +22,9 @@ KINDS: tuple[SegmentKind, ...] = ("graph", "attention", "collective", "other")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Replay:
-    """One sample with the sums that its rank's order of segments gives.
+    """One sample, with sums over its segments.
 
     Attributes:
-        sample: as recorded.
         totals: nanoseconds by kind of segment.
         shortest: of the segments that are not ``other``, in nanoseconds.
     """
@@ -36,7 +35,7 @@ class Replay:
 
 
 Check: TypeAlias = Callable[[Replay], str | None]
-"""What is wrong with a replay, in one line; None when nothing is."""
+"""A function that returns a replay's first defect in one line, or None."""
 
 QUANTITIES: Mapping[str, Callable[[Replay], int | None]] = {
     "view_preparation": lambda replay: replay.sample.views.total_ns if replay.sample.views else None,
@@ -53,19 +52,17 @@ QUANTITIES: Mapping[str, Callable[[Replay], int | None]] = {
     "post_replay_synchronise": lambda replay: replay.sample.synchronize_ns,
     "whole_replay": lambda replay: replay.sample.whole_ns,
 }
-"""What is reduced, in nanoseconds; None where a rank has no such step, and then nobody has it."""
+"""Quantities of a replay in nanoseconds; a None of one rank drops the quantity for all."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RankFacts:
-    """What holds for a rank's file.
+    """Facts of a rank's file.
 
     Attributes:
         name: of the file.
-        sha256: of its bytes.
-        header: as recorded.
-        samples: how many it holds.
-        whole_ns: what its replays took together.
+        samples: their count.
+        whole_ns: sum over the replays.
     """
 
     name: str
@@ -80,10 +77,10 @@ class ArmProfile:
     """An arm's profiles, reduced.
 
     Attributes:
-        ranks: the files that could be read, in the order of the ranks' numbers.
-        unusable: why the first file that could not be read is so; None when all were.
-        complaints: by check the first replay that it refused: rank, sample and fact.
-        maxima: by quantity the maximum over the ranks, one a sample.
+        ranks: the readable files, in the order of the ranks' numbers.
+        unusable: reason of the first unreadable file, or None.
+        complaints: by check, its first finding: rank, sample and fact.
+        maxima: by quantity, the maximum over the ranks of each sample.
     """
 
     ranks: tuple[RankFacts, ...]
@@ -93,11 +90,11 @@ class ArmProfile:
 
 
 def reduce_profiles(profiles: Profiles, checks: Mapping[str, Check]) -> ArmProfile:
-    """Read an arm's rank files one after the other, and keep of each what is asked of the whole.
+    """Read an arm's rank files one after the other and reduce them.
 
     Args:
         profiles: of one arm.
-        checks: what every replay of every rank must satisfy.
+        checks: applied to every replay of every rank.
     """
     reduction = _Reduction(checks)
     unusable = None
@@ -119,7 +116,7 @@ class _Reduction:
         self._maxima: dict[str, array[int]] = {name: array("q") for name in QUANTITIES}
 
     def add(self, name: str, profile: RankProfile) -> None:
-        """Take in one file; what came before an unusable sample stays, and is of no use without the rest."""
+        """Add one file; samples before an unusable one stay, but the arm is then unusable."""
         replays = _replays(profile)
         number, whole = -1, 0
         for number, replay in enumerate(replays):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules over the replay profiles of both graph arms: whole, of the planned graph, contained, views as planned."""
+"""Rules over the replay profiles of both graph arms: complete files, planned graph, contained times, planned views."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NANOSECONDS = 1_000_000_000
 
 
 def files_whole(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``files-whole``: each rank of both graph arms, and nobody else, wrote a file, and all can be read."""
+    """Rule ``files-whole``: only the ranks of both graph arms wrote files, one each, and all are readable."""
     for arm in GRAPH_ARMS:
         expected = {f"rank{rank}.json" for rank in range(case.plan.ranks)}
         names = set(case.evidence.profiles[arm])
         if expected - names:
             return _absent(case, arm, min(expected - names))
         if names - expected:
-            return Verdict.VOID, f"{arm}: profile of {min(names - expected)}; expected a file a rank"
+            return Verdict.VOID, f"{arm}: seen a profile {min(names - expected)}; expected a file a rank"
         unusable = case.profiles[arm].unusable
         if unusable is not None:
             return Verdict.VOID, f"{arm}: {unusable}"
@@ -34,42 +34,42 @@ def files_whole(case: DiagnosticCase) -> RuleFinding:
 
 
 def _absent(case: DiagnosticCase, arm: Arm, name: str) -> RuleFinding:
-    """Why a rank wrote no file, in the words of its arm where there are any."""
+    """Finding for a rank without a file, with its count of replays if it reported one."""
     for report in case.record(arm).ranks:
         if report.profile is not None and name == f"rank{report.rank}.json":
-            taken = f"{report.profile.taken} of {report.profile.samples} replays"
-            return Verdict.NOT_PROVEN, f"{arm} rank {report.rank}: no profile; it saw {taken}"
-    return Verdict.NOT_PROVEN, f"{arm}: no {name}; expected a profile of each rank"
+            taken = f"seen {report.profile.taken} of {report.profile.samples} replays, and no profile"
+            return Verdict.NOT_PROVEN, f"{arm} rank {report.rank}: {taken}; expected both whole"
+    return Verdict.NOT_PROVEN, f"{arm}: seen no {name}; expected a profile of each rank"
 
 
 def _of_others(evidence: DiagnosticEvidence) -> RuleFinding:
-    """A profile of an arm that replays nothing."""
+    """Finding for a profile of an arm without graphs."""
     for arm, profiles in evidence.profiles.items():
         if profiles and arm not in GRAPH_ARMS:
-            return Verdict.VOID, f"{arm}: a profile of {min(profiles)}; expected none of an arm without graphs"
+            return Verdict.VOID, f"{arm}: seen a profile {min(profiles)}; expected none of an arm without graphs"
     return None
 
 
 def files_as_reported(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``files-as-reported``: each file is, to the bit, the one that its rank says it wrote."""
+    """Rule ``files-as-reported``: each file has the digest in its rank's report."""
     for arm in GRAPH_ARMS:
         reports = {f"rank{report.rank}.json": report.profile for report in case.record(arm).ranks}
         for facts in _profile(case, arm).ranks:
             report = reports.get(facts.name)
             if report is None or report.sha256 != facts.sha256:
                 wrote = None if report is None else report.sha256
-                return Verdict.VOID, f"{arm}: {facts.name} has digest {facts.sha256}; its rank wrote {wrote}"
+                return Verdict.VOID, f"{arm}: {facts.name}: seen digest {facts.sha256}; expected its rank's {wrote}"
     return None
 
 
 def ranks_named(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``ranks-named``: each file says the rank of its name, and how many there are."""
+    """Rule ``ranks-named``: each file states the rank of its name and the number of ranks."""
     for arm, facts in _facts(case):
         seen = (f"rank{facts.header.rank}.json", facts.header.world_size)
         if seen != (facts.name, case.plan.ranks):
-            told = f"says rank {facts.header.rank} of {facts.header.world_size}"
+            told = f"seen rank {facts.header.rank} of {facts.header.world_size}"
             expected = f"{facts.name.removesuffix('.json').replace('rank', 'rank ')} of {case.plan.ranks}"
-            return Verdict.VOID, f"{arm}: {facts.name} {told}; expected {expected}"
+            return Verdict.VOID, f"{arm}: {facts.name}: {told}; expected {expected}"
     return None
 
 
@@ -78,22 +78,19 @@ def samples_complete(case: DiagnosticCase) -> RuleFinding:
     for arm, facts in _facts(case):
         if facts.samples != case.plan.samples:
             where = f"{arm} rank {facts.header.rank}"
-            return Verdict.VOID, f"{where}: {facts.samples} samples; expected {case.plan.samples}"
+            return Verdict.VOID, f"{where}: seen {facts.samples} samples; expected {case.plan.samples}"
     return None
 
 
 def captured_batch(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``captured-batch``: every rank of both arms replayed the batch that its one graph of the target serves.
-
-    So profiles of two graphs do not mix.
-    """
+    """Rule ``captured-batch``: every rank of both arms replayed the batch of its one target graph."""
     for arm in GRAPH_ARMS:
         reports = {report.rank: report for report in case.record(arm).ranks}
         for facts in _profile(case, arm).ranks:
             graphs = reports[facts.header.rank].graphs if facts.header.rank in reports else []
             captured = [graph.descriptor for graph in graphs if graph.model == "target"]
             if captured != [facts.header.descriptor]:
-                told = f"replayed {facts.header.descriptor!r}; expected the captured {captured}"
+                told = f"seen replays of {facts.header.descriptor!r}; expected the captured {captured}"
                 return Verdict.VOID, f"{arm} rank {facts.header.rank}: {told}"
     return None
 
@@ -104,8 +101,8 @@ def one_batch(case: DiagnosticCase) -> RuleFinding:
     for arm, facts in _facts(case):
         seen.setdefault(facts.header.descriptor, f"{arm} rank {facts.header.rank}")
     if len(seen) > 1:
-        told = "; ".join(f"{where} replayed {descriptor!r}" for descriptor, where in seen.items())
-        return Verdict.VOID, f"{told}; expected one batch"
+        told = ", ".join(f"{descriptor!r} on {where}" for descriptor, where in seen.items())
+        return Verdict.VOID, f"batches: seen {told}; expected one batch"
     return None
 
 
@@ -113,24 +110,24 @@ def segments_planned(case: DiagnosticCase) -> RuleFinding:
     """Rule ``segments-planned``: the replayed segments are the plan's, in its order."""
     for arm, facts in _facts(case):
         if facts.header.kinds != case.plan.topology.kinds:
-            seen = f"{len(facts.header.kinds)} segments in order {order_sha256(facts.header.kinds)}"
+            seen = f"seen {len(facts.header.kinds)} segments in order {order_sha256(facts.header.kinds)}"
             expected = f"{len(case.plan.topology.kinds)} in order {case.plan.topology.order_sha256}"
             return Verdict.FAIL, f"{arm} rank {facts.header.rank}: {seen}; expected {expected}"
     return None
 
 
 def within_generation(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``within-generation``: the replays of each rank took no longer together than the arm's one generation."""
+    """Rule ``within-generation``: each rank's replays took no longer in all than the arm's one generation."""
     for arm, facts in _facts(case):
         generation = generation_ns(case.record(arm))
         if facts.whole_ns > generation:
-            told = f"replays of {facts.whole_ns} ns in all"
+            told = f"seen replays of {facts.whole_ns} ns in all"
             return Verdict.VOID, f"{arm} rank {facts.header.rank}: {told}; expected them within {generation} ns"
     return None
 
 
 def generation_ns(record: ArmRecord) -> int:
-    """Wall time of the one generation, recorded in seconds, to the nearest nanosecond."""
+    """Wall time of the one generation, in whole nanoseconds."""
     return round(record.generation_seconds * NANOSECONDS)
 
 
@@ -139,23 +136,23 @@ def _facts(case: DiagnosticCase) -> Iterator[tuple[Arm, RankFacts]]:
 
 
 def _profile(case: DiagnosticCase, arm: Arm) -> ArmProfile:
-    """The reduced profile of an arm, of all its ranks.
+    """Reduced profile of an arm, over all its ranks.
 
     Raises:
-        NotProvenError: it is not whole.
-        UnusableEvidenceError: a file of it is torn or of another form.
+        NotProvenError: a rank's file is missing.
+        UnusableEvidenceError: a file is torn or of another form.
     """
     profile = case.profiles[arm]
     if profile.unusable is not None:
         raise UnusableEvidenceError(f"{arm}: {profile.unusable}")
     if len(profile.ranks) != case.plan.ranks:
-        case.record(arm)  # raises the root cause where the arm left nothing at all
-        raise NotProvenError(f"{arm}: profiles of {len(profile.ranks)} ranks; expected {case.plan.ranks}")
+        case.record(arm)  # raises with the root cause if the arm left nothing at all
+        raise NotProvenError(f"{arm}: seen profiles of {len(profile.ranks)} ranks; expected {case.plan.ranks}")
     return profile
 
 
 def _checked(case: DiagnosticCase, name: str, verdict: Verdict) -> RuleFinding:
-    """The first replay, of either arm, that a check refused."""
+    """First finding of a check of replays, over both arms."""
     for arm in GRAPH_ARMS:
         complaint = _profile(case, arm).complaints.get(name)
         if complaint is not None:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The six published timing gates, and what the samples can say beside the sign of each saving.
+"""The six published timing gates, with the interval and the minimum detectable effect of each saving.
 
-The published rules look at the sign of a saving alone. Beside it stand the 95 % interval of the saving and the smallest
-saving that these samples could have told from nothing; they decide nothing. Source of the gates: the preregistration of
-the persistent KV-cache views, Gate 2, with its addenda.
+The published rules read the sign of a saving alone. Its 95 % interval and its minimum detectable effect decide nothing.
+Source of the gates: the preregistration of the persistent KV-cache views, Gate 2, with its addenda.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from pytest_laguna.evidence.diagnostic.analysis import Comparison, Percentiles
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 
 Timing: TypeAlias = "Mapping[str, Comparison] | Finding"
-"""The six comparisons by gate, or why there are none."""
+"""The six comparisons by gate, or the finding that prevents them."""
 
 CONFIDENCE = 0.95
 MEDIAN, P10, P90 = 0.5, 0.1, 0.9
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Gate:
-    """One published gate.
+class TimingGate:
+    """One published timing gate.
 
     Attributes:
-        quantity: of the replays that it looks at; None for the wall time of the one generation.
-        fraction: the percentile.
-        strict: whether the saving must be above zero, or must not be below it.
+        quantity: of the replays; None for the wall time of the one generation.
+        fraction: percentile, from 0 to 1.
+        strict: True if the saving must be above zero; False if zero passes.
     """
 
     quantity: str | None
@@ -44,23 +43,23 @@ class Gate:
     strict: bool
 
     def holds(self, saving: float) -> bool:
-        """Whether the published rule holds for a saving in nanoseconds."""
+        """True if the published rule holds for a saving in nanoseconds."""
         return saving > 0 if self.strict else saving >= 0
 
 
-GATES: Mapping[str, Gate] = {
-    "view_preparation": Gate("view_preparation", MEDIAN, strict=True),
-    "attention_host": Gate("attention_host", MEDIAN, strict=True),
-    "whole_replay": Gate("whole_replay", MEDIAN, strict=True),
-    "whole_replay_p90": Gate("whole_replay", P90, strict=False),
-    "post_replay_synchronise": Gate("post_replay_synchronise", MEDIAN, strict=False),
-    "generation_wall": Gate(None, MEDIAN, strict=True),
+GATES: Mapping[str, TimingGate] = {
+    "view_preparation": TimingGate("view_preparation", MEDIAN, strict=True),
+    "attention_host": TimingGate("attention_host", MEDIAN, strict=True),
+    "whole_replay": TimingGate("whole_replay", MEDIAN, strict=True),
+    "whole_replay_p90": TimingGate("whole_replay", P90, strict=False),
+    "post_replay_synchronise": TimingGate("post_replay_synchronise", MEDIAN, strict=False),
+    "generation_wall": TimingGate(None, MEDIAN, strict=True),
 }
-"""The last two are the preregistration's: no transfer of the saving into the wait, and a positive fresh wall effect."""
+"""Published gates; the last two forbid moving the saving into the wait, and require a shorter fresh generation."""
 
 
 def compare(name: str, control: Sequence[float], candidate: Sequence[float]) -> Comparison:
-    """One gate on the samples of both arms, in nanoseconds; one value an arm is compared without an interval."""
+    """Compare both arms' samples, in nanoseconds, by one gate; single values give no interval."""
     gate = GATES[name]
     seen = compare_percentile(control, candidate, gate.fraction, CONFIDENCE)
     return Comparison(
@@ -74,12 +73,12 @@ def compare(name: str, control: Sequence[float], candidate: Sequence[float]) -> 
 
 
 def published_verdict(timing: Mapping[str, Comparison]) -> Literal["diagnostic_pass", "exact_timing_stop"]:
-    """What the published rules call an exact diagnostic with these six comparisons."""
+    """Name of the published verdict for an exact diagnostic with these six comparisons."""
     return "diagnostic_pass" if all(timing[name].passed for name in GATES) else "exact_timing_stop"
 
 
 def compare_arms(case: DiagnosticCase) -> Timing:
-    """The six gates, or the first thing that keeps the arms from being compared, with its verdict."""
+    """Compare the arms by the six gates, or return the first finding that prevents it."""
     try:
         for name, rule in {**REPLAY_SAMPLES, **VIEW_PREPARATIONS}.items():
             finding = rule(case)
@@ -94,7 +93,7 @@ def compare_arms(case: DiagnosticCase) -> Timing:
 
 
 def _samples(case: DiagnosticCase, arm: Arm) -> dict[str, Sequence[float]]:
-    """What each gate looks at in one arm, in nanoseconds."""
+    """Samples of one arm by gate, in nanoseconds."""
     maxima = case.profiles[arm].maxima
     return {
         name: [generation_ns(case.record(arm))] if gate.quantity is None else maxima[gate.quantity]
@@ -103,7 +102,7 @@ def _samples(case: DiagnosticCase, arm: Arm) -> dict[str, Sequence[float]]:
 
 
 def distributions(case: DiagnosticCase) -> dict[str, dict[str, Percentiles]]:
-    """Every quantity of both graph arms that has samples."""
+    """Percentiles of every sampled quantity of both graph arms."""
     return {
         arm.value: {name: _distribution(values) for name, values in case.profiles[arm].maxima.items() if values}
         for arm in GRAPH_ARMS
@@ -121,29 +120,29 @@ def _distribution(values: Sequence[int]) -> Percentiles:
 
 
 def timing_rules(timing: Timing) -> Mapping[str, Rule]:
-    """The rules of the clause ``timing``: that the arms were compared, and the six gates."""
+    """Rules of the clause ``timing``: ``compared``, and one a gate."""
     gates = {name: functools.partial(_gate_holds, name=name, timing=timing) for name in GATES}
     return {"compared": functools.partial(_compared, timing=timing), **gates}
 
 
 def _compared(_: DiagnosticCase, timing: Timing) -> RuleFinding:
-    """Rule ``compared``: both arms were measured, whatever that says."""
+    """Rule ``compared``: both arms were measured, with any result."""
     return timing if isinstance(timing, tuple) else None
 
 
 def _gate_holds(case: DiagnosticCase, name: str, timing: Timing) -> RuleFinding:
-    """One rule a gate: a saving that does not hold stops the campaign where timing decides, and is listed elsewhere."""
+    """Finding of one gate: STOP for a failed saving if timing decides, else a listed fact."""
     decides = case.plan.decides == "exactness+timing" and not case.plan.null
     if isinstance(timing, tuple):
-        return timing if decides else reported("there is nothing to compare")
+        return timing if decides else reported("nothing to compare")
     seen = timing[name]
     expected = f"expected {'more than' if GATES[name].strict else 'at least'} 0"
-    told = f"{_ns(seen.control)} to {_ns(seen.candidate)} saves {_ns(seen.saving)}"
+    told = f"seen {_ns(seen.control)} to {_ns(seen.candidate)}, a saving of {_ns(seen.saving)}"
     if not decides:
         return reported(f"{told}; the published rule, {expected}, {'holds' if seen.passed else 'does not hold'}")
     return None if seen.passed else (Verdict.STOP, f"{told}; {expected}")
 
 
 def _ns(nanoseconds: float) -> str:
-    """To a tenth; medians of an even number of samples end in a half."""
+    """Nanoseconds to a tenth, since a median of an even number of samples may end in a half."""
     return f"{nanoseconds:.1f}".removesuffix(".0") + " ns"

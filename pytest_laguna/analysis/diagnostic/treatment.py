@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that the selector is the sole treatment, and that each arm ran what its selector says.
+"""Rules over the treatment: the selector is the only one, and each arm ran its selector's implementation.
 
-Most of them are those by which gate 1 judges its pair of arms. That the two requests are equal follows from the rules
-``as-asked`` and ``same-models-and-prompt``.
+Most of them judge gate 1's pair of arms too. The rules ``as-asked`` and ``same-models-and-prompt`` prove the two
+requests equal.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 
 
 def _of_pair(rule: Callable[[Pair], Finding | None]) -> Rule:
-    """A rule over the two graph arms."""
+    """Rule over the two graph arms."""
     return lambda case: rule(case.pair())
 
 
 def _of_candidate(rule: Callable[[Pair], Finding | None]) -> Rule:
-    """A rule over what the candidate does, which in a null campaign does not run."""
+    """Rule over the candidate's work, not applicable to A/A."""
 
     @functools.wraps(rule)
     def judged(case: DiagnosticCase) -> RuleFinding:
         if case.plan.null:
-            return not_applicable("null campaign: the candidate's slot held a control")
+            return not_applicable("A/A campaign: the candidate's slot held a control")
         return rule(case.pair())
 
     return judged
 
 
 def candidate_active(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``candidate-active``: every layer runs the candidate's classes; in a null campaign vLLM's own."""
+    """Rule ``candidate-active``: every layer runs the candidate's classes, or vLLM's own in an A/A campaign."""
     pair = case.pair()
     if not case.plan.null:
         return arm_pair.candidate_active(pair)
@@ -47,7 +47,7 @@ def candidate_active(case: DiagnosticCase) -> RuleFinding:
 
 
 def arm_local(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``arm-local``: the variables that differ by their arm alone, and so are no treatment, are listed."""
+    """Rule ``arm-local``: arm-local variables, different in each arm and no treatment, are listed."""
     control, candidate = (arm.environment for arm in case.pair().arms)
     names = sorted(control.keys() & candidate.keys() - {case.plan.flag})
     return reported(", ".join(name for name in names if control[name] != candidate[name]) or "no variable")
@@ -58,19 +58,19 @@ _BY_GRAPHS = frozenset({
     "environment VLLM_USE_BREAKABLE_CUDAGRAPH",
     "environment LAGUNA_REPLAY_PROFILE_ROOT", "environment LAGUNA_REPLAY_PROFILE_SAMPLES",
 })  # fmt: skip
-"""What an arm without graphs has otherwise than one with them."""
+"""Settings with another value in an arm without graphs."""
 
 _BY_DRAFT = frozenset({
     "arguments speculative_config", "resolved speculative_method", "resolved speculative_tokens",
     "resolved num_gpu_blocks",
 })  # fmt: skip
-"""What an arm without a draft has otherwise: the cache is all the target's. Seen in 0.26.0 and 0.32.0."""
+"""Settings with another value in an arm without a draft, whose cache is all the target's (vLLM 0.26.0 and 0.32.0)."""
 
 
 def teachers_same_engine(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``teachers-same-engine``: q1 and eager ran the control's engine, but for their missing draft and graphs.
+    """Rule ``teachers-same-engine``: q1 and eager ran the control's engine, without its draft and graphs.
 
-    That they have the control's flag is the rule ``teachers-are-stock``.
+    Rule ``teachers-are-stock`` compares the flag.
     """
     flag = f"environment {case.plan.flag}"
     control = _engine(case.record(Arm.GRAPH_CONTROL))
@@ -78,18 +78,18 @@ def teachers_same_engine(case: DiagnosticCase) -> RuleFinding:
         seen = _engine(case.record(arm))
         for name in sorted((control.keys() | seen.keys()) - own - {flag}):
             if seen.get(name) != control.get(name):
-                told = f"{name} is {seen.get(name)!r}"
-                return Verdict.VOID, f"{arm}: {told}; expected {control.get(name)!r} as in {Arm.GRAPH_CONTROL}"
+                told = f"{arm}: {name}: seen {seen.get(name)!r}"
+                return Verdict.VOID, f"{told}; expected {control.get(name)!r} as in {Arm.GRAPH_CONTROL}"
         if seen["resolved cudagraph_mode"] != "NONE":
-            return Verdict.VOID, f"{arm}: cudagraph_mode {seen['resolved cudagraph_mode']!r}; expected 'NONE'"
+            return Verdict.VOID, f"{arm}: cudagraph_mode: seen {seen['resolved cudagraph_mode']!r}; expected 'NONE'"
     return None
 
 
 def _engine(record: ArmRecord) -> dict[str, object]:
-    """What an arm ran, by the part and the name in it.
+    """Versions, settings and variables of an arm, by part and name.
 
     Raises:
-        UnusableEvidenceError: its configuration does not have its form.
+        UnusableEvidenceError: the configuration has another form.
     """
     arguments, resolved = engine_asked.configuration(record)
     parts: Mapping[str, Mapping[str, object]] = {
@@ -103,24 +103,24 @@ def _engine(record: ArmRecord) -> dict[str, object]:
 
 
 def environment_as_asked(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``environment-as-asked``: each arm began with the variables of its request, and with no others that decide.
+    """Rule ``environment-as-asked``: each arm began with its request's variables, and no other deciding ones.
 
-    The flag is the rules' ``sole-treatment`` and ``teachers-are-stock``.
+    Rules ``sole-treatment`` and ``teachers-are-stock`` compare the flag.
     """
     return engine_asked.judge_environments(case, {case.plan.flag})
 
 
 def arguments_equal(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``arguments-equal``: the kernel of every target layer was called with arguments of the same signatures."""
+    """Rule ``arguments-equal``: both arms called each target layer's kernel with the same signatures."""
     for control, candidate in _ranks(case):
         where = f"rank {control.rank}"
         if len(control.kernel_signatures) != case.plan.target_layers:
-            told = f"signatures of {len(control.kernel_signatures)} layers"
+            told = f"seen signatures of {len(control.kernel_signatures)} layers"
             return Verdict.NOT_PROVEN, f"graph-control {where}: {told}; expected {case.plan.target_layers}"
         for layer in sorted(control.kernel_signatures.keys() | candidate.kernel_signatures.keys()):
             seen = (control.kernel_signatures.get(layer), candidate.kernel_signatures.get(layer))
             if seen[0] != seen[1]:
-                return Verdict.FAIL, f"{where}: {layer}: control {seen[0]}, candidate {seen[1]}"
+                return Verdict.FAIL, f"{where}: {layer}: seen control {seen[0]}, candidate {seen[1]}; expected equal"
     return None
 
 
@@ -128,9 +128,10 @@ def allocations_equal(case: DiagnosticCase) -> RuleFinding:
     """Rule ``allocations-equal``: each watched replay of the candidate allocates as often as the control's."""
     for control, candidate in _ranks(case):
         if not control.allocations:
-            return Verdict.NOT_PROVEN, f"graph-control rank {control.rank}: no replay was watched for allocations"
+            where = f"graph-control rank {control.rank}"
+            return Verdict.NOT_PROVEN, f"{where}: seen no replay watched for allocations; expected one at least"
         if control.allocations != candidate.allocations:
-            told = f"control {control.allocations}, candidate {candidate.allocations}"
+            told = f"seen control {control.allocations}, candidate {candidate.allocations}"
             return Verdict.FAIL, f"rank {control.rank}: allocations a replay: {told}; expected equal"
     return None
 
@@ -138,9 +139,8 @@ def allocations_equal(case: DiagnosticCase) -> RuleFinding:
 def _ranks(case: DiagnosticCase) -> Iterator[tuple[RankReport, RankReport]]:
     control, candidate = case.pair().arms
     if len(control.ranks) != len(candidate.ranks):
-        raise UnusableEvidenceError(
-            f"{len(control.ranks)} ranks in the control, {len(candidate.ranks)} in the candidate"
-        )
+        seen = f"{len(control.ranks)} in the control, {len(candidate.ranks)} in the candidate"
+        raise UnusableEvidenceError(f"ranks: seen {seen}; expected as many")
     return zip(control.ranks, candidate.ranks, strict=True)
 
 
@@ -153,14 +153,14 @@ def teachers_are_stock(case: DiagnosticCase) -> RuleFinding:
             return finding[0], f"{arm}: {finding[1]}"
         flag = record.environment.get(case.plan.flag)
         if flag != case.plan.control:
-            return Verdict.VOID, f"{arm}: {case.plan.flag} is {flag!r}; expected {case.plan.control!r}"
+            return Verdict.VOID, f"{arm}: {case.plan.flag}: seen {flag!r}; expected {case.plan.control!r}"
     return None
 
 
 def layers_of_models(case: DiagnosticCase) -> RuleFinding:
-    """Rule ``layers-of-models``: each rank found as many attention layers as both configuration files say.
+    """Rule ``layers-of-models``: each rank found the attention layers of both configuration files.
 
-    The draft's layers have caches of their own, numbered behind the target's, and are not the candidate's.
+    The candidate leaves the draft's layers alone; they have caches of their own, numbered behind the target's.
     """
     target = layer_count(present(case.evidence.target_config), TARGET_CONFIG)
     draft = layer_count(present(case.evidence.draft_config), DRAFT_CONFIG)
@@ -170,7 +170,7 @@ def layers_of_models(case: DiagnosticCase) -> RuleFinding:
             proof = arm_pair.candidate_proof(report)
             seen = (len(proof.target_layers), len(proof.draft_layers))
             if seen != expected:
-                told = f"target and draft layers {seen}; expected {expected}"
+                told = f"seen target and draft layers {seen}; expected {expected}"
                 return Verdict.FAIL, f"{arm} rank {report.rank}: {told}"
     return None
 

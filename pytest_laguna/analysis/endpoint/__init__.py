@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoint campaign: rules over legs, adjacent pairs and blocks, and what they come to together."""
+"""The endpoint campaign: rules over legs, adjacent pairs and blocks, and their combined verdict."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the legs that exist to the analysis of the campaign: phase 1, promotion, interval and verdict."""
+"""Derives the analysis of the campaign from the recorded legs: phase 1, promotion, interval and verdict."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pytest_laguna.analysis.endpoint.repetition import conclude, interval_superi
 from pytest_laguna.evidence.endpoint.analysis import (
     Disposition,
     EndpointAnalysis,
+    EndpointFinding,
     Exactness,
     PhaseOne,
     Promotion,
     RepetitionFigures,
-    RuleFinding,
 )
 from pytest_laguna.evidence.endpoint.leg import LegRecord, SuiteRow
 from pytest_laguna.evidence.endpoint.plan import ABBA, EndpointPlan, Teacher, TeacherRow, block_orders
@@ -38,11 +38,11 @@ TIMING_RULES = frozenset({
     "above-practical-floor",
     "interval-superior",
 })
-"""They decide where the plan says so and never in a null campaign. All other rules always do."""
+"""Rules over timing: they decide if the plan says so and never in A/A; all other rules always decide."""
 NULL_RULES = frozenset({"null-finds-nothing", "null-narrow"})
-"""They judge timing in its place in a null campaign, and are asked in no other."""
+"""Rules over timing in A/A, asked only there."""
 CANDIDATE_RAN = "candidate-ran"
-"""It decides everywhere, and the published rules, which know no null campaign, do not have it."""
+"""Rule outside the published ones, which know no A/A campaign; it always decides."""
 RULES = frozenset({
     *LEG_RULES,
     *PAIR_RULES,
@@ -62,22 +62,17 @@ def analyse_endpoint(
     campaign: str,
     ended: Collection[str] = (),
 ) -> EndpointAnalysis:
-    """Judge the legs that exist.
-
-    It may be asked after any leg: ``phase_1.stops`` says that no other may be started.
+    """Judge the recorded legs, after any leg; NOT_PROVEN as long as one is missing.
 
     Args:
-        plan: what the campaign froze.
-        legs: in the order in which they ran.
-        teacher: the canonical q1 answers; where the plan has none those of the first control, or None without one.
+        plan: as frozen by the campaign.
+        legs: in the order of their runs.
+        teacher: the canonical q1 answers; the first control's if the plan has none; None without a control.
         campaign: the campaign's digest, from which the order of the legs follows.
-        ended: names of the directories of legs that left no record, as in ``03-B2``; their places stay theirs.
-
-    Returns:
-        Figures, findings, disposition, promotion and verdict; NOT_PROVEN as long as a leg is missing.
+        ended: directory names of legs without a record, as in ``03-B2``; they keep their places.
 
     Raises:
-        UnusableEvidenceError: a rank's proof of the candidate does not have its form.
+        UnusableEvidenceError: a rank's proof of the candidate has another form.
     """
     case = CampaignCase(plan, teacher, campaign, tuple(legs), frozenset(ended))
     judged = judge(case)
@@ -112,7 +107,7 @@ def analyse_endpoint(
 
 
 def timing_decides(plan: EndpointPlan) -> bool:
-    """Whether timing can stop the campaign or promote its candidate."""
+    """True if timing can stop the campaign or promote its candidate."""
     return plan.decides == "exactness+timing" and not plan.null
 
 
@@ -121,13 +116,13 @@ def _label(plan: EndpointPlan) -> str:
     return f"null campaign, {blocks}" if plan.null else blocks
 
 
-def _null_verdict(findings: Sequence[RuleFinding]) -> Verdict:
-    """Of all that decides, but that the candidate did not run."""
+def _null_verdict(findings: Sequence[EndpointFinding]) -> Verdict:
+    """Worst deciding verdict, ignoring ``candidate-ran``."""
     return worst(finding.verdict for finding in findings if finding.decides and finding.rule != CANDIDATE_RAN)
 
 
 def _phase_1(case: CampaignCase) -> PhaseOne | None:
-    """What the rules say of the first adjacent pair, as if no other leg had run."""
+    """Judge the first adjacent pair alone; None before both of its legs ran."""
     legs = tuple(leg for leg in case.legs if leg.request.sequence <= PHASE_1_LEGS)
     if len(legs) < PHASE_1_LEGS:
         return None
@@ -139,10 +134,10 @@ def _phase_1(case: CampaignCase) -> PhaseOne | None:
 
 def _repetition(case: CampaignCase, judged: Judged) -> RepetitionFigures | None:
     plan = case.plan
-    headlines = [judged.headlines(block) for block in range(1, plan.blocks + 1)]
-    if plan.repetition is None or any(len(block) < len(ABBA) for block in headlines):
+    medians = [judged.median_throughputs(block) for block in range(1, plan.blocks + 1)]
+    if plan.repetition is None or any(len(block) < len(ABBA) for block in medians):
         return None
-    return conclude(plan.repetition, block_orders(case.campaign, plan.blocks), headlines)
+    return conclude(plan.repetition, block_orders(case.campaign, plan.blocks), medians)
 
 
 def _promotion(case: CampaignCase, judged: Judged) -> Promotion | None:
@@ -181,20 +176,20 @@ def _decisions(
             yield "null-narrow", CAMPAIGN, null_narrow(several)
 
 
-def _findings(plan: EndpointPlan, checked: Iterable[Checked]) -> Iterator[RuleFinding]:
-    """What was found, and one PASS for each rule that found nothing."""
+def _findings(plan: EndpointPlan, checked: Iterable[Checked]) -> Iterator[EndpointFinding]:
+    """Findings by rule, with one PASS for a rule without any."""
     of_rule: dict[str, list[Checked]] = {}
     for one in checked:
         of_rule.setdefault(one[0], []).append(one)
     for rule, asked in of_rule.items():
         decides = _decides(plan, rule)
         against = [
-            RuleFinding(rule=rule, where=where, verdict=found[0], reason=found[1], decides=decides)
+            EndpointFinding(rule=rule, where=where, verdict=found[0], reason=found[1], decides=decides)
             for _, where, found in asked
             if found is not None
         ]
         yield from against or [
-            RuleFinding(rule=rule, where=EVERYWHERE, verdict=Verdict.PASS, reason="", decides=decides)
+            EndpointFinding(rule=rule, where=EVERYWHERE, verdict=Verdict.PASS, reason="", decides=decides)
         ]
 
 
@@ -204,7 +199,7 @@ def _decides(plan: EndpointPlan, rule: str) -> bool:
     return rule not in TIMING_RULES or timing_decides(plan)
 
 
-def _reason(findings: Sequence[RuleFinding], verdict: Verdict, case: CampaignCase, disposition: Disposition) -> str:
+def _reason(findings: Sequence[EndpointFinding], verdict: Verdict, case: CampaignCase, disposition: Disposition) -> str:
     for finding in findings:
         if finding.decides and finding.verdict is verdict is not Verdict.PASS:
             return f"{finding.where}: {finding.rule}: {finding.reason}"
@@ -213,7 +208,7 @@ def _reason(findings: Sequence[RuleFinding], verdict: Verdict, case: CampaignCas
 
 
 def _exactness(case: CampaignCase, legs: int) -> Exactness:
-    """Of so many legs that the campaign comes to, whether or not they have run."""
+    """Count exact rows out of all planned legs."""
     prompts, later = case.plan.suite.prompts, case.legs[1:]
     rows = [] if case.teacher is None else case.teacher.rows
     compared = [] if case.plan.teacher_sha256 is None else case.legs

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules over all legs together: which of them ran, in what order, on which servers, and that they agree."""
+"""Rules over all legs together: their plan, order, servers, settings and equal rows."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from pytest_laguna.evidence.machine.idle import seconds_between
 from pytest_laguna.verdict import Verdict
 
 LEG_LOCAL_VARIABLES = ARM_LOCAL_VARIABLES | {PIPES, VARIABLE}
-"""What must differ: names drawn at random, where a leg's ranks write what they say, and where they are asked."""
+"""Variables with another value in each leg: random names, and the ranks' paths for answers and questions."""
 
 PHASE_1_LEGS = 2
-"""The first adjacent pair."""
+"""Legs of the first adjacent pair."""
 
 
 def teacher_pinned(case: CampaignCase) -> Finding | None:
-    """Rule ``teacher-pinned``: the teacher is the frozen one, and has a row for every prompt."""
+    """Rule ``teacher-pinned``: the teacher is the frozen one, with a row for every prompt."""
     pin = case.plan.teacher_sha256
     if case.teacher is None:
-        return Verdict.NOT_PROVEN, f"there is no teacher; expected {pin}"
+        return Verdict.NOT_PROVEN, f"teacher: seen none; expected {pin}"
     if case.teacher.digest != pin:
-        return Verdict.VOID, f"the teacher's digest is {case.teacher.digest}; expected {pin}"
+        return Verdict.VOID, f"teacher: seen digest {case.teacher.digest}; expected {pin}"
     if len(case.teacher.rows) != case.plan.suite.prompts:
-        return Verdict.VOID, f"the teacher has {len(case.teacher.rows)} rows; expected {case.plan.suite.prompts}"
+        return Verdict.VOID, f"teacher: seen {len(case.teacher.rows)} rows; expected {case.plan.suite.prompts}"
     return None
 
 
 def legs_as_planned(case: CampaignCase) -> Finding | None:
     """Rule ``legs-as-planned``: each leg is the next of the frozen order; none is repeated, replaced or added.
 
-    A leg that ended without a record keeps its place: the one after it is still the next.
+    A leg without a record keeps its place in that order.
     """
     planned = planned_legs(case.campaign, case.plan.blocks)
     gone = {number for number, (_, leg) in enumerate(planned, start=1) if leg_name(number, leg) in case.ended}
@@ -47,22 +47,24 @@ def legs_as_planned(case: CampaignCase) -> Finding | None:
     for place, leg in enumerate(case.legs):
         seen = leg_place(leg.request.block, leg.request.leg)
         if place >= len(coming):
-            return Verdict.FAIL, f"{seen} is leg {place + 1} with a record; expected no more than {len(coming)}"
+            return Verdict.FAIL, f"{seen}: seen as leg {place + 1} with a record; expected no more than {len(coming)}"
         number = coming[place]
         if (leg.request.block, leg.request.leg, leg.request.sequence) != (*planned[number - 1], number):
             expected = leg_place(*planned[number - 1])
-            return Verdict.FAIL, f"leg {number} is {seen}, number {leg.request.sequence}; expected {expected}"
+            return Verdict.FAIL, f"leg {number}: seen {seen}, number {leg.request.sequence}; expected {expected}"
     return None
 
 
 def legs_in_order(case: CampaignCase) -> Finding | None:
-    """Rule ``legs-in-order``: a leg starts when the one before it has ended."""
+    """Rule ``legs-in-order``: a leg starts after the previous one has ended."""
     for leg in case.legs:
         if seconds_between(leg.started, leg.ended) <= 0:
-            return Verdict.VOID, f"{_place(leg)} ended at {leg.ended}; expected later than its start {leg.started}"
+            times = f"start {leg.started}, end {leg.ended}"
+            return Verdict.VOID, f"{_place(leg)}: seen {times}; expected the end later"
     for earlier, later in itertools.pairwise(case.legs):
         if seconds_between(earlier.ended, later.started) < 0:
-            return Verdict.VOID, f"{_place(later)} started before {_place(earlier)} had ended; expected one at a time"
+            seen = f"seen its start {later.started} before the end {earlier.ended} of {_place(earlier)}"
+            return Verdict.VOID, f"{_place(later)}: {seen}; expected one at a time"
     return None
 
 
@@ -80,30 +82,30 @@ def servers_fresh(case: CampaignCase) -> Finding | None:
         if {row.request_id for row in earlier.rows} & {row.request_id for row in later.rows}:
             shared.append("a request id")
         if shared:
-            return Verdict.VOID, f"{_place(earlier)} and {_place(later)} share {shared[0]}; expected fresh ones"
+            return Verdict.VOID, f"{_place(earlier)} and {_place(later)}: seen {shared[0]} in both; expected fresh ones"
     return None
 
 
 def sole_treatment(case: CampaignCase) -> Finding | None:
-    """Rule ``sole-treatment``: legs differ in the selector and in nothing else that they were told or ranks saw."""
+    """Rule ``sole-treatment``: legs differ in the selector alone, in their requests and in the ranks' own view."""
     settings = [_settings(leg, case.plan.selector.flag) for leg in case.legs]
     for leg, seen in zip(case.legs, settings, strict=True):
         for name in settings[0] | seen:
             value, expected = seen.get(name, "absent"), settings[0].get(name, "absent")
-            # Compared by whether it is there too: a value may read like the word for none.
+            # Presence is compared too, since a value may be the text "absent".
             if value != expected or (name in seen) != (name in settings[0]):
-                told = f"{_place(leg)}: {name} is {value}"
+                told = f"{_place(leg)}: {name}: seen {value}"
                 return Verdict.VOID, f"{told}; expected {expected} as in {_place(case.legs[0])}"
     return None
 
 
 def cross_leg_exact(case: CampaignCase) -> Finding | None:
-    """Rule ``cross-leg-exact``: every later leg has the first one's rows, token by token: 39 of 39."""
+    """Rule ``cross-leg-exact``: every later leg equals the first one's rows, token by token: 39 of 39."""
     for leg in case.legs[1:]:
         inexact = inexact_rows(leg.rows, case.legs[0].rows)
         if inexact:
             place, reason = min(inexact.items())
-            return Verdict.FAIL, f"{_place(leg)} against {_place(case.legs[0])}: row {place} {reason}"
+            return Verdict.FAIL, f"{_place(leg)} against {_place(case.legs[0])}: row {place}: {reason}"
     return None
 
 
@@ -118,40 +120,41 @@ CAMPAIGN_RULES: Mapping[str, Callable[[CampaignCase], Finding | None]] = {
 
 
 def phase_1_stop(case: CampaignCase, phase_1: PhaseOne | None) -> Finding | None:
-    """Rule ``phase-1-stop``: after a failed phase 1 no further leg is started, where timing decides."""
+    """Rule ``phase-1-stop``: after a failed phase 1 no further leg is started if timing decides."""
     if phase_1 is not None and phase_1.stops and len(case.legs) > PHASE_1_LEGS:
-        return Verdict.FAIL, f"{_place(case.legs[PHASE_1_LEGS])} ran after phase 1 had failed; expected no further leg"
+        seen = f"{_place(case.legs[PHASE_1_LEGS])}: seen after a failed phase 1"
+        return Verdict.FAIL, f"{seen}; expected no further leg"
     return None
 
 
 def a2_after_b2(case: CampaignCase, _: PhaseOne | None) -> Finding | None:
-    """Rule ``a2-after-b2``: once the second candidate of a block has run its control runs too, whatever that gave."""
+    """Rule ``a2-after-b2``: after a block's second candidate its control runs too, for any result."""
     for block in range(1, case.plan.blocks + 1):
         if case.leg(block, "B2") is not None and case.leg(block, "A2") is None:
             missing = leg_place(block, "A2")
-            return Verdict.NOT_PROVEN, f"{missing} did not run though B2 did; expected it whatever B2 gave"
+            return Verdict.NOT_PROVEN, f"{missing}: seen no record, though one of B2; expected it for any result of B2"
     return None
 
 
 def legs_complete(case: CampaignCase, phase_1: PhaseOne | None) -> Finding | None:
-    """Rule ``legs-complete``: every planned leg ran, or phase 1 stopped the campaign after its two."""
+    """Rule ``legs-complete``: every planned leg ran, or phase 1 stopped the campaign after two."""
     planned = due_legs(case, phase_1)
     missing = [leg_place(*leg) for leg in planned if case.leg(*leg) is None]
     if missing:
-        return Verdict.NOT_PROVEN, f"{missing[0]} did not run; expected all of {len(planned)} legs"
+        return Verdict.NOT_PROVEN, f"{missing[0]}: seen no record; expected all of {len(planned)} legs"
     return None
 
 
 def due_legs(case: CampaignCase, phase_1: PhaseOne | None) -> list[tuple[int, LegName]]:
-    """Block and name of each leg that the campaign comes to: all that are planned, or two where phase 1 stops it."""
+    """Block and name of all planned legs, or of two if phase 1 stops the campaign."""
     stopped = phase_1 is not None and phase_1.stops
     return planned_legs(case.campaign, case.plan.blocks)[: PHASE_1_LEGS if stopped else None]
 
 
 def candidate_ran(case: CampaignCase, _: PhaseOne | None) -> Finding | None:
-    """Rule ``candidate-ran``: the campaign is about the candidate; one of controls alone says nothing of it."""
+    """Rule ``candidate-ran``: the candidate ran; an A/A campaign proves nothing of it."""
     if case.plan.null:
-        return Verdict.NOT_PROVEN, "null campaign: every leg was a control; expected the candidate in the B legs"
+        return Verdict.NOT_PROVEN, "A/A campaign: seen a control in every leg; expected the candidate in the B legs"
     return None
 
 
@@ -161,7 +164,7 @@ PROGRESS_RULES: Mapping[str, Callable[[CampaignCase, PhaseOne | None], Finding |
     "legs-complete": legs_complete,
     "candidate-ran": candidate_ran,
 }
-"""They are asked of the campaign alone, and are no part of what phase 1 or the published rules say."""
+"""Rules over the campaign alone, outside of phase 1 and of the published rules."""
 
 
 def _place(leg: LegRecord) -> str:
@@ -177,7 +180,7 @@ def _without(variables: Mapping[str, str], names: AbstractSet[str]) -> dict[str,
 
 
 def _settings(leg: LegRecord, flag: str) -> dict[str, object]:
-    """What must be equal in every leg, by what a finding calls it."""
+    """Settings, equal in every leg, by their name in a finding."""
     told: dict[str, object] = {"lane": leg.request.lane, "model": leg.request.model, "interpreter": leg.server.argv[0]}
     told |= {f"argument {name}": value for name, value in leg.request.engine_arguments.items()}
     told |= {f"variable {name}": value for name, value in _without(leg.request.variables, {flag}).items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules over what each rank of a leg says of the candidate: it is there where it belongs, and its views are used.
+"""Rules over the candidate in each rank of a leg: active in candidate legs alone, with its views in use.
 
 Source: the preregistration of the persistent KV-cache views, Gate 2; the exact diagnostic asks the same of its arms.
 """
@@ -20,10 +20,9 @@ from pytest_laguna.verdict import Verdict
 
 
 def candidate_active(case: LegCase) -> Finding | None:
-    """Rule ``candidate-active``: the candidate's classes run in every target layer of a candidate leg's ranks.
+    """Rule ``candidate-active``: target layers of a candidate leg run the candidate's classes, others vLLM's own.
 
-    On this lane and with the frozen validator; in a control every layer runs vLLM's own. A selector that nobody reads
-    leaves everything else right.
+    Lane and validator are the plan's. No other rule would find a selector without an effect.
     """
     layers = case.plan.topology.target_layers
     expected: tuple[object, ...] = (False, [*STOCK], None, None, layers, 0, 0)
@@ -42,39 +41,37 @@ def candidate_active(case: LegCase) -> Finding | None:
         )
         if seen != expected:
             told = "flag, classes, lane, validator, target layers, those with counters and those with a state"
-            return Verdict.FAIL, f"{_named(state)}: {told} {seen}; expected {expected}"
+            return Verdict.FAIL, f"{_named(state)}: seen {told} {seen}; expected {expected}"
         others = sorted(proof.layers.keys() - {*proof.target_layers})
         if others:
-            return Verdict.FAIL, f"{_named(state)}: {others[0]} has counters; expected those of target layers only"
+            return Verdict.FAIL, f"{_named(state)}: seen counters of {others[0]}; expected those of target layers only"
     return None
 
 
 def views_built_once(case: LegCase) -> Finding | None:
-    """Rule ``views-built-once``: each target layer's views were built once, before the first request, and kept.
-
-    A control has none, and counts nothing.
-    """
+    """Rule ``views-built-once``: each target layer's views were built once, before the first request, and kept."""
     for state in case.states:
         proof = _proof(case, state)
         if proof.draft_layers_with_state:
-            return Verdict.FAIL, f"{_named(state)}: {proof.draft_layers_with_state} draft layers have a state"
+            seen = f"seen {proof.draft_layers_with_state} draft layers with a state"
+            return Verdict.FAIL, f"{_named(state)}: {seen}; expected none"
         for name, layer in proof.layers.items():
             if (layer.builds, layer.invalidations) != (1, 0):
-                told = f"{name} was built {layer.builds} times and discarded {layer.invalidations} times"
-                return Verdict.FAIL, f"{_named(state)}: {told}; expected once and never"
+                told = f"{name}: seen {layer.builds} builds and {layer.invalidations} invalidations"
+                return Verdict.FAIL, f"{_named(state)}: {told}; expected 1 and 0"
         for counter in LayerCounters.model_fields:
             total = sum(getattr(layer, counter) for layer in proof.layers.values())
             if getattr(proof, counter) != total:
-                told = f"{counter} is {getattr(proof, counter)}"
+                told = f"{counter}: seen {getattr(proof, counter)}"
                 return Verdict.VOID, f"{_named(state)}: {told}; expected {total}, the sum over the layers"
     return None
 
 
 def views_used(case: LegCase) -> Finding | None:
-    """Rule ``views-used``: during the suite every layer's attention took its views in every verification at least.
+    """Rule ``views-used``: every layer's attention used its views in every verification of the suite.
 
-    A state that was built and then never asked for leaves tokens and classes right. The update's views are asked for
-    where it is no part of a graph, as in every prompt that is longer than the captured size.
+    Tokens and classes do not show an unused state. The update uses its views outside of graphs, as in every prompt
+    longer than the captured size.
     """
     if case.arm is not Arm.GRAPH_CANDIDATE:
         return None
@@ -84,10 +81,11 @@ def views_used(case: LegCase) -> Finding | None:
         for name, later in _proof(case, after).layers.items():
             first = earlier.get(name)
             if first is None:
-                return Verdict.FAIL, f"{_named(after)}: {name} has counters that it had not before the first request"
+                told = f"{name}: seen counters, but none before the first request"
+                return Verdict.FAIL, f"{_named(after)}: {told}; expected them at both moments"
             forward, update = later.forward_hits - first.forward_hits, later.update_hits - first.update_hits
             if forward < max(drafts, 1) or update < 1:
-                told = f"{name}: views used {forward} times forward and {update} times in updates during the suite"
+                told = f"{name}: seen views used {forward} times forward and {update} times in updates during the suite"
                 return Verdict.FAIL, f"{_named(after)}: {told}; expected {max(drafts, 1)} and 1 at least"
     return None
 

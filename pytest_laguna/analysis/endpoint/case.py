@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rules of the endpoint campaign look at, and the row-by-row comparison that several of them share."""
+"""Plan and legs of the endpoint campaign, as its rules read them, and the row-by-row comparison."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pytest_laguna.verdict import Verdict
 
 CAMPAIGN = "campaign"
 TEACHER_RULES = frozenset({"teacher-pinned", "teacher-exact"})
-NO_TEACHER: Finding = (Verdict.NOT_PROVEN, "no control left a record that the rows could be compared with")
+NO_TEACHER: Finding = (Verdict.NOT_PROVEN, "teacher: seen no control's record; expected one to compare the rows with")
 
 
 def leg_place(block: int, leg: LegName) -> str:
-    """How a finding names a leg, as in ``block 1 A1``."""
+    """Place of a leg in a finding, as in ``block 1 A1``."""
     return f"block {block} {leg}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LegCase:
-    """One leg with what it is judged by."""
+    """One leg, with its plan and teacher."""
 
     plan: EndpointPlan
     teacher: Teacher | None
@@ -32,45 +32,34 @@ class LegCase:
 
     @property
     def place(self) -> str:
-        """How a finding names it."""
+        """Place of the leg in a finding."""
         return leg_place(self.leg.request.block, self.leg.request.leg)
 
     @property
     def arm(self) -> Arm:
-        """The arm that the leg's name stands for; in a null campaign every leg is a control."""
+        """Arm by the leg's name; in an A/A campaign every leg is a control."""
         candidate = self.leg.request.leg.startswith("B") and not self.plan.null
         return Arm.GRAPH_CANDIDATE if candidate else Arm.GRAPH_CONTROL
 
     @property
     def selector_value(self) -> str:
-        """The value of the flag that the leg's name stands for."""
+        """Value of the flag by the leg's name."""
         selector = self.plan.selector
         return selector.treatment if self.arm is Arm.GRAPH_CANDIDATE else selector.control
 
     @property
     def states(self) -> list[RankState]:
-        """What every rank said of itself, before the suite and after it."""
+        """States of every rank, before the suite and after it."""
         return [*self.leg.ranks_captured, *self.leg.ranks_served]
 
     def inexact_rows(self) -> dict[int, str] | None:
-        """Why a row is not exact, by its place in the suite; empty when all of the teacher's rows are exact.
-
-        None without a teacher.
-        """
+        """Differences from the teacher by inexact row; None without a teacher."""
         return None if self.teacher is None else inexact_rows(self.leg.rows, self.teacher.rows)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CampaignCase:
-    """All legs that exist, in the order in which they are given.
-
-    Attributes:
-        plan: what the campaign froze.
-        teacher: the canonical answers, or the first control's where the plan has none; None where neither is there.
-        campaign: its digest.
-        legs: that left a record.
-        ended: the names of the directories of those that left none.
-    """
+    """All recorded legs in their order; the other fields are explained at ``analyse_endpoint``."""
 
     plan: EndpointPlan
     teacher: Teacher | None
@@ -80,26 +69,26 @@ class CampaignCase:
 
     @property
     def cases(self) -> list[LegCase]:
-        """Each leg with what it is judged by."""
+        """Each leg, with its plan and teacher."""
         return [LegCase(self.plan, self.teacher, leg) for leg in self.legs]
 
     def asks(self, rule: str) -> bool:
-        """Whether a rule has something to compare with: without a frozen teacher none is asked about it."""
+        """True unless the rule needs a frozen teacher and the plan has none."""
         return rule not in TEACHER_RULES or self.plan.teacher_sha256 is not None
 
     def leg(self, block: int, name: LegName) -> LegRecord | None:
-        """The first leg of that name in that block."""
+        """First leg of a name in a block."""
         wanted = (block, name)
         return next((leg for leg in self.legs if (leg.request.block, leg.request.leg) == wanted), None)
 
 
 def inexact_rows(rows: Sequence[SuiteRow], reference: Sequence[SuiteRow | TeacherRow]) -> dict[int, str]:
-    """Why rows differ from those of the teacher or of another leg, by their place in the suite.
+    """Differences of rows from the teacher's or another leg's, by their place in the suite.
 
-    A row is exact when place, prompt and every token are equal and none of its prompt's tokens came from a cache.
+    A row is exact if place, prompt and every token are equal and none of its prompt's tokens came from a cache.
     Source: the laboratory's endpoint protocol.
     """
-    found = dict.fromkeys(range(len(rows), len(reference)), "is missing")
+    found = dict.fromkeys(range(len(rows), len(reference)), "seen none; expected one")
     for place, row in enumerate(rows):
         reason = _difference(place, row, reference)
         if reason is not None:
@@ -109,12 +98,13 @@ def inexact_rows(rows: Sequence[SuiteRow], reference: Sequence[SuiteRow | Teache
 
 def _difference(place: int, row: SuiteRow, reference: Sequence[SuiteRow | TeacherRow]) -> str | None:
     if place >= len(reference):
-        return f"is one too many; expected {len(reference)} rows"
+        return f"seen one too many; expected {len(reference)} rows"
     expected = reference[place]
     if (row.index, row.prompt_id, row.prompt_sha256) != (place, expected.prompt_id, expected.prompt_sha256):
-        return f"is number {row.index}, prompt {row.prompt_id!r}; expected {place}, {expected.prompt_id!r} and its text"
+        seen = f"seen number {row.index}, prompt {row.prompt_id!r}"
+        return f"{seen}; expected {place}, {expected.prompt_id!r} and its text"
     if row.usage.cached_tokens:
-        return f"took {row.usage.cached_tokens} prompt tokens from a cache; expected 0"
+        return f"seen {row.usage.cached_tokens} prompt tokens from a cache; expected 0"
     if row.token_ids != expected.token_ids:
         return _first_difference(row.token_ids, expected.token_ids)
     return None
@@ -123,5 +113,5 @@ def _difference(place: int, row: SuiteRow, reference: Sequence[SuiteRow | Teache
 def _first_difference(seen: Sequence[int], expected: Sequence[int]) -> str:
     for position, (one, other) in enumerate(zip(seen, expected, strict=False)):
         if one != other:
-            return f"has token {one} at position {position}; expected {other}"
-    return f"has {len(seen)} tokens; expected {len(expected)}"
+            return f"seen token {one} at position {position}; expected {other}"
+    return f"seen {len(seen)} tokens; expected {len(expected)}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rules prove which clause of gate 3, and what each clause comes to."""
+"""Rules by clause of gate 3, and each clause's finding."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis
 from pytest_laguna.verdict import Verdict
 
 ENDED = "legs-ended"
-"""Not a rule of the analysis, which sees whole legs only: a leg that left no record says why, and that counts here."""
+"""Findings over legs without a record, in the place of a rule, since the analysis reads whole legs only."""
 
 A2_AFTER_B2 = "a2-after-b2"
 COMPLETE = "legs-complete"
-"""Where it does not pass, what the other rules say of the legs that exist proves no clause."""
+"""Rule without which the other rules prove no clause."""
 
 PROMOTION = "promotion"
 
@@ -48,18 +48,18 @@ CLAUSES: Mapping[str, tuple[str, ...]] = {
         "null-narrow",
     ),
 }  # fmt: skip
-"""In the order in which they are judged; each rule belongs to one."""
+"""Rules by clause, in the order of judgement; each rule belongs to one."""
 
 
 def judge_clauses(analysis: EndpointAnalysis, ended: Mapping[str, Finding]) -> dict[str, Finding]:
-    """What speaks against each clause; a clause that nothing speaks against is not in it.
+    """Findings by clause; a proven clause has none.
 
-    A clause is about all planned legs: where some are missing, those that are there prove none. A campaign that phase 1
-    stopped has all of its legs.
+    A clause covers all planned legs, so a missing leg leaves every clause unproven. A campaign stopped by phase 1 has
+    all of its legs.
 
     Args:
-        analysis: of the legs that left a record.
-        ended: by leg what became of each that left none.
+        analysis: of the recorded legs.
+        ended: by leg without a record, how it ended.
     """
     cause = next((f"; {leg}: {reason}" for leg, (_, reason) in ended.items()), "")
     against = _by_rule(analysis, cause)
@@ -70,16 +70,16 @@ def judge_clauses(analysis: EndpointAnalysis, ended: Mapping[str, Finding]) -> d
         found = decisive([one for rule in rules for one in against.get(rule, [])])
         if found is None and not _asked(analysis, clause):
             stop = _phase_1_stop(analysis) if clause == PROMOTION else None
-            found = stop or (Verdict.NOT_PROVEN, f"none of its rules could be asked{cause}")
+            found = stop or (Verdict.NOT_PROVEN, f"seen no evidence for its rules; expected some{cause}")
         if found is None and missing is not None:
-            found = Verdict.NOT_PROVEN, f"asked of some legs only: {missing}"
+            found = Verdict.NOT_PROVEN, f"seen some legs only: {missing}"
         if found is not None:
             judged[clause] = found
     return judged
 
 
 def _by_rule(analysis: EndpointAnalysis, cause: str) -> dict[str, list[Finding]]:
-    """What decides against the legs; that one is missing is told with why it left no record."""
+    """Deciding findings by rule; a missing leg includes its cause."""
     against: dict[str, list[Finding]] = {}
     for found in analysis.findings:
         if found.decides and found.verdict is not Verdict.PASS:
@@ -90,9 +90,9 @@ def _by_rule(analysis: EndpointAnalysis, cause: str) -> dict[str, list[Finding]]
 
 
 def _phase_1_stop(analysis: EndpointAnalysis) -> Finding | None:
-    """What promotion comes to when phase 1 ended the campaign as it must.
+    """Finding over promotion after phase 1 ended the campaign as planned, else None.
 
-    It is measured, and the answer is no, where the first pair is usable; of one that is not, nothing is known.
+    A usable first pair answers no; an unusable one proves nothing.
     """
     phase_1 = analysis.phase_1
     complete = any(found.rule == COMPLETE and found.verdict is Verdict.PASS for found in analysis.findings)
@@ -100,15 +100,15 @@ def _phase_1_stop(analysis: EndpointAnalysis) -> Finding | None:
         return None
     first = "; ".join(phase_1.reasons[:1])
     if analysis.verdict.closes:
-        return Verdict.STOP, f"phase 1 stopped the campaign; {first}"
-    return Verdict.NOT_PROVEN, f"phase 1 could not be judged; {first}"
+        return Verdict.STOP, f"phase 1: seen a stop; expected a pass: {first}"
+    return Verdict.NOT_PROVEN, f"phase 1: seen no judgement; expected a pass: {first}"
 
 
 def _asked(analysis: EndpointAnalysis, clause: str) -> bool:
-    """Whether a clause's rules had something to look at; a plan may do without some, and a clause without all."""
+    """True if a rule of this clause applied, or the clause is optional."""
     asked = {finding.rule for finding in analysis.findings}
     return bool(asked.intersection(CLAUSES[clause])) or clause in OPTIONAL
 
 
 OPTIONAL = frozenset({"control-health", "teacher-exact"})
-"""Clauses whose rules a plan may do without: no bound, no frozen teacher. They are listed then, and prove nothing."""
+"""Clauses of plans with a bound or a frozen teacher; without it they are listed and prove nothing."""

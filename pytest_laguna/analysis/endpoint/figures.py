@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From legs to the numbers that the rules judge.
+"""Derives the rules' figures from legs.
 
-Source of the formulas: the laboratory's endpoint protocol. A change in per cent is computed in the order of operations
-that gives the published figures to the last bit.
+Source of the formulas: the laboratory's endpoint protocol. The order of operations in a change in per cent reproduces
+the published figures to the last bit.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pytest_laguna.evidence.endpoint.plan import RATE_TOKENS, Order
 
 NANOSECONDS = 1_000_000_000
 ADJACENT: tuple[tuple[LegName, LegName], ...] = (("A1", "B1"), ("A2", "B2"))
-"""Control and candidate that ran next to each other; no other two legs are ever compared."""
+"""Adjacent controls and candidates; no other two legs are ever compared."""
 
 
 def legacy_rate(arrival_ns: Sequence[int]) -> float:
     """Tokens/s over the first 100 tokens, as the published records count: 100 events over their 99 intervals.
 
     Args:
-        arrival_ns: when each token arrived, in nanoseconds; at least 100, the last of them later than the first.
+        arrival_ns: arrival of each token; at least 100, with the 100th later than the first.
     """
     return RATE_TOKENS * NANOSECONDS / _span(arrival_ns)
 
@@ -37,12 +37,12 @@ def conventional_rate(arrival_ns: Sequence[int]) -> float:
 
 
 def change_percent(control: float, candidate: float) -> float:
-    """By how many per cent the candidate's value is above the control's."""
+    """Per cent of the candidate's value above the control's."""
     return (candidate - control) / control * 100
 
 
 def leg_figures(leg: LegRecord) -> LegFigures | None:
-    """The numbers of a leg; None where they cannot be had, and rules of the leg say why."""
+    """Figures of a leg; None without evidence for them, a finding of the leg's rules."""
     moved = counter_changes(leg.counters_before, leg.counters_after)
     drafts, proposed, accepted = (moved.get(name) for name in ("drafts", "draft_tokens", "accepted"))
     seconds = decode_seconds(leg)
@@ -71,15 +71,12 @@ def leg_figures(leg: LegRecord) -> LegFigures | None:
 
 
 def has_rate(arrival_ns: Sequence[int]) -> bool:
-    """Whether there are enough tokens for a rate, and time passed between the first and the last of them."""
+    """True if there are enough tokens for a rate, and time passed between the first and the last of them."""
     return len(arrival_ns) >= RATE_TOKENS and _span(arrival_ns) > 0
 
 
 def counter_changes(before: Counters, after: Counters) -> dict[str, int]:
-    """By how much each whole-number counter moved; one that is absent in either reading is absent here.
-
-    A label that appears is one that was at zero.
-    """
+    """Change of each whole-number counter in both readings; a missing label counts as zero."""
     earlier, later = _whole(before), _whole(after)
     changes = {name: later[name] - earlier[name] for name in earlier.keys() & later.keys()}
     for name in ("accepted_per_position", "finished"):
@@ -89,13 +86,13 @@ def counter_changes(before: Counters, after: Counters) -> dict[str, int]:
 
 
 def decode_seconds(leg: LegRecord) -> float | None:
-    """Decode time of all requests, in seconds; None where the server exposes no such counter."""
+    """Decode time of all requests, in seconds; None without the server's counter."""
     before, after = leg.counters_before.decode_seconds, leg.counters_after.decode_seconds
     return None if before is None or after is None else after - before
 
 
 def pair_figures(control: LegFigures, candidate: LegFigures) -> PairFigures:
-    """The numbers of an adjacent pair; both have the same prompts in the same order."""
+    """Figures of an adjacent pair with the same prompts in the same order."""
     changes = [change_percent(*rates) for rates in zip(control.row_rates, candidate.row_rates, strict=True)]
     return PairFigures(
         block=control.block,
@@ -110,21 +107,18 @@ def pair_figures(control: LegFigures, candidate: LegFigures) -> PairFigures:
     )
 
 
-def block_contrast(block: int, order: Order, headlines: Mapping[LegName, float]) -> BlockContrast:
-    """A block's datum: mean of the candidates' logarithmic headlines less the mean of the controls'."""
-    logs = {leg: math.log(rate) for leg, rate in headlines.items()}
+def block_contrast(block: int, order: Order, medians: Mapping[LegName, float]) -> BlockContrast:
+    """A block's datum: mean of the candidates' logarithmic median throughputs less the mean of the controls'."""
+    logs = {leg: math.log(rate) for leg, rate in medians.items()}
     contrast = (logs["B1"] + logs["B2"]) / 2 - (logs["A1"] + logs["A2"]) / 2
     return BlockContrast(block=block, order=order, contrast=contrast)
 
 
 def start_stdev(blocks: Sequence[Mapping[LegName, float]]) -> float:
-    """Standard deviation of one start's logarithmic headline, pooled over the starts of one arm within a block.
+    """Standard deviation of a start's logarithmic median throughput, pooled over the starts of one arm within a block.
 
     Two starts of one arm differ by this deviation times the square root of two. A block's contrast, a difference of
-    two means of two, has this same deviation.
-
-    Args:
-        blocks: the headlines of each block's four legs.
+    two means of two, has this same deviation. ``blocks`` holds the median throughputs of each block's four legs.
     """
     pairs: list[tuple[LegName, LegName]] = [("A1", "A2"), ("B1", "B2")]
     squares = [math.log(block[first] / block[second]) ** 2 / 2 for block in blocks for first, second in pairs]
@@ -136,6 +130,6 @@ def _span(arrival_ns: Sequence[int]) -> int:
 
 
 def _whole(counters: Counters) -> dict[str, int]:
-    """The whole-number counters without labels that are there."""
+    """Present whole-number counters without labels."""
     fields = counters.model_dump(exclude={"file", "sha256", "decode_seconds", "accepted_per_position", "finished"})
     return {name: cast("int", value) for name, value in fields.items() if value is not None}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules over what ran in gate 3: the engine and the models that gate 2 proved, and unchanged through every leg."""
+"""Rules over gate 3's engine and models: proven by gate 2, and unchanged through every leg."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_laguna.evidence.values import Validator
 from pytest_laguna.verdict import JSON, Verdict
 
 ENGINE_RULES = (*BEFORE_ARMS, "interpreter-planned", "engine-unchanged")
-"""The rules of the exact diagnostic that need no arm."""
+"""Rules of the exact diagnostic without an arm."""
 
 
 def judge_identity(
@@ -24,14 +24,14 @@ def judge_identity(
     validator: Validator,
     interpreter: str | None,
 ) -> dict[str, Finding | None]:
-    """What each rule says, by its id.
+    """Findings by rule.
 
     Args:
         identity: of gate 3.
-        legs: the program of the server of each leg that was run, by its name; None of one that left no record.
-        proven: of the attempt of gate 2 that opened the gate; None where it is not there.
-        validator: which implementation of the candidate's contract runs.
-        interpreter: the engine's, as the campaign names it; None where it names none.
+        legs: by name of each started leg, its server's program; None without a record.
+        proven: identity of gate 2's passing attempt; None if missing.
+        validator: implementation of the candidate's contract.
+        interpreter: the campaign's, of the engine; None if it names none.
     """
     case = IdentityCase(identity, {}, {}, validator, interpreter=interpreter)
     found: dict[str, Finding | None] = {}
@@ -45,56 +45,54 @@ def judge_identity(
 
 
 def legs_interpreter(identity: DiagnosticIdentity, legs: Mapping[str, str | None]) -> Finding | None:
-    """Rule ``legs-interpreter``: the server of every leg was started with the interpreter that was described."""
+    """Rule ``legs-interpreter``: the described interpreter started every leg's server."""
     expected = identity.engine.state.interpreter
     for leg, program in legs.items():
         if program is not None and program != expected:
-            return Verdict.VOID, f"{leg}: its server was started with {program}; expected {expected}"
+            return Verdict.VOID, f"{leg}: seen a server started with {program}; expected {expected}"
     return None
 
 
 def models_unchanged(identity: DiagnosticIdentity, legs: Collection[str]) -> Finding | None:
-    """Rule ``models-unchanged-around-legs``: all model files had their stamps right before and after every leg."""
+    """Rule ``models-unchanged-around-legs``: all model files had their stamps before and after every leg."""
     total = sum(len(folder.files) for folder in identity.models.folders)
     for leg in legs:
         around = identity.models_around.get(leg)
         if around is None:
-            return Verdict.NOT_PROVEN, f"{leg}: the models were not looked at around it"
+            return Verdict.NOT_PROVEN, f"{leg}: seen no check of the models; expected one before and one after"
         for when, check in (("before", around.before), ("after", around.after)):
             if check.changes:
-                return Verdict.VOID, f"{when} {leg}: {check.changes[0]}"
+                return Verdict.VOID, f"{when} {leg}: seen {check.changes[0]}; expected no change"
             if check.looked_at != total:
-                return Verdict.NOT_PROVEN, f"{when} {leg}: {check.looked_at} of {total} model files were looked at"
+                return Verdict.NOT_PROVEN, f"{when} {leg}: seen {check.looked_at} checked model files; expected {total}"
     return None
 
 
 def as_in_gate_2(identity: DiagnosticIdentity, proven: DiagnosticIdentity | None) -> Finding | None:
-    """Rule ``as-in-gate-2``: engine and models have the content that the diagnostic proved, wherever they lie."""
+    """Rule ``as-in-gate-2``: engine and models have the content proven by the diagnostic, in any folder."""
     if proven is None:
-        return Verdict.NOT_PROVEN, "the identity that gate 2 proved is not there to compare with"
+        return Verdict.NOT_PROVEN, "gate 2's identity: seen none; expected it, to compare with"
     for name in EngineContent.model_fields:
         if getattr(identity.engine.content, name) != getattr(proven.engine.content, name):
-            return Verdict.VOID, f"the engine's {name} are not those of gate 2"
+            return Verdict.VOID, f"the engine's {name}: seen other content; expected gate 2's"
     if _below_python(identity) != _below_python(proven):
-        return Verdict.VOID, "what the engine stands on below Python is not that of gate 2"
+        return Verdict.VOID, "libraries and host below Python: seen other content; expected gate 2's"
     seen, expected = _contents(identity.models), _contents(proven.models)
     for path in sorted(seen.keys() | expected.keys()):
         if seen.get(path) != expected.get(path):
-            return (
-                Verdict.VOID,
-                f"model file {path} is {seen.get(path, 'absent')}; gate 2 had {expected.get(path, 'absent')}",
-            )
+            told = f"seen {seen.get(path, 'none')}; expected {expected.get(path, 'none')}, as in gate 2"
+            return Verdict.VOID, f"model file {path}: {told}"
     return None
 
 
 def _below_python(identity: DiagnosticIdentity) -> tuple[str, JSON] | None:
-    """The libraries, wherever they lie, and the operating system's part; None on every lane but xpu."""
+    """Libraries, in any folder, and the operating system's part; None on every lane but xpu."""
     runtime = identity.engine.runtime
     return None if runtime is None else (runtime.closure.digest, runtime.host.canonical())
 
 
 def _contents(models: ModelFiles) -> Mapping[str, str]:
-    """Digest by the folder's own name and the path in it: a generated pair lies elsewhere in each attempt."""
+    """Digest by the folder's own name and the path in it, since each attempt generates its pair elsewhere."""
     return {
         f"{posixpath.basename(folder.directory)}/{file.path}": file.sha256
         for folder in models.folders

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every rule over legs, adjacent pairs and the campaign, asked of the legs that exist."""
+"""Applies every rule over legs, adjacent pairs and the campaign to the recorded legs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pytest_laguna.evidence.endpoint.analysis import LegFigures, PairFigures
 from pytest_laguna.evidence.endpoint.leg import LegName, LegRecord
 
 Checked: TypeAlias = tuple[str, str, Finding | None]
-"""A rule's id, what it looked at, and what it had to say."""
+"""Rule id, place and finding of one check."""
 Figures: TypeAlias = Mapping[tuple[int, LegName], LegFigures]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judged:
-    """What the rules had to say, with the figures that they were asked about."""
+    """Findings of the rules, with the figures of legs and pairs."""
 
     legs: Figures
     pairs: Sequence[PairFigures]
@@ -31,16 +31,16 @@ class Judged:
 
     @property
     def against(self) -> list[str]:
-        """What they found, one line each."""
+        """Findings, one line each."""
         return [f"{where}: {rule}: {found[1]}" for rule, where, found in self.checked if found is not None]
 
-    def headlines(self, block: int) -> dict[LegName, float]:
-        """Legacy headline of each of a block's legs that has figures, in tokens/s."""
+    def median_throughputs(self, block: int) -> dict[LegName, float]:
+        """Legacy median throughput of each leg with figures in a block, in tokens/s."""
         return {name: leg.headline for (number, name), leg in self.legs.items() if number == block}
 
 
 def judge(case: CampaignCase) -> Judged:
-    """Ask every rule over the legs that exist, their adjacent pairs and all of them together."""
+    """Apply every rule to the recorded legs, their adjacent pairs and the campaign."""
     figures = {(taken.block, taken.leg): taken for leg in reversed(case.legs) if (taken := leg_figures(leg))}
     neighbours = list(_neighbours(case))
     pairs = [pair for control, candidate in neighbours if (pair := _pair_figures(figures, control, candidate))]
@@ -57,12 +57,12 @@ def judge(case: CampaignCase) -> Judged:
 
 
 def pair_place(block: int, candidate: LegName) -> str:
-    """How a finding names an adjacent pair, as in ``block 1 B1-A1``."""
+    """Place of an adjacent pair in a finding, as in ``block 1 B1-A1``."""
     return f"{leg_place(block, candidate)}-A{candidate[1]}"
 
 
 def _neighbours(case: CampaignCase) -> Iterator[tuple[LegRecord, LegRecord]]:
-    """The adjacent controls and candidates, and never other two."""
+    """Adjacent controls and candidates, never other pairs."""
     for block in range(1, case.plan.blocks + 1):
         for names in ADJACENT:
             control, candidate = (case.leg(block, name) for name in names)
@@ -71,7 +71,7 @@ def _neighbours(case: CampaignCase) -> Iterator[tuple[LegRecord, LegRecord]]:
 
 
 def _pair_figures(figures: Figures, control: LegRecord, candidate: LegRecord) -> PairFigures | None:
-    """None where a leg has no figures or they are not of the same rows, which a rule over the leg has said."""
+    """Figures of a pair; None without both legs' figures over as many rows, a finding of a rule over legs."""
     taken = [figures.get((leg.request.block, leg.request.leg)) for leg in (control, candidate)]
     if taken[0] is None or taken[1] is None or len(taken[0].row_rates) != len(taken[1].row_rates):
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules over one leg: it is the leg that was planned, on a server that is ours, cold, exact and cleanly ended.
+"""Rules over one leg: the planned leg, on our own cold server, with exact rows and a clean end.
 
 Source: the laboratory's endpoint protocol, and public reports of benchmarks that measured another server or a warm one.
 """
@@ -26,148 +26,146 @@ from pytest_laguna.verdict import Verdict
 
 
 def leg_named(case: LegCase) -> Finding | None:
-    """Rule ``leg-named``: the leg was told the arm and the selector's value that its name stands for."""
+    """Rule ``leg-named``: the request has the arm and the selector's value of the leg's name."""
     flag = case.plan.selector.flag
     seen = (case.leg.request.arm, case.leg.request.variables.get(flag))
     expected = (case.arm, case.selector_value)
     if seen != expected:
-        return Verdict.VOID, f"arm and {flag} are {_pair(seen)}; expected {_pair(expected)}"
+        return Verdict.VOID, f"arm and {flag}: seen {_pair(seen)}; expected {_pair(expected)}"
     return None
 
 
 def suite_passed(case: LegCase) -> Finding | None:
-    """Rule ``suite-passed``: the frozen suite, by digest and count, each prompt once and in its order."""
+    """Rule ``suite-passed``: the leg ran the frozen suite, by digest and count, each prompt once and in order."""
     if case.leg.request.suite != case.plan.suite:
-        return Verdict.VOID, f"suite {case.leg.request.suite}; expected {case.plan.suite}"
+        return Verdict.VOID, f"suite: seen {case.leg.request.suite}; expected {case.plan.suite}"
     seen = [row.index for row in case.leg.rows]
     if seen != list(range(case.plan.suite.prompts)):
-        return Verdict.VOID, f"rows {seen}; expected each of {case.plan.suite.prompts} once and in order"
+        return Verdict.VOID, f"rows: seen {seen}; expected each of {case.plan.suite.prompts} once and in order"
     return None
 
 
 def server_ours(case: LegCase) -> Finding | None:
-    """Rule ``server-ours``: it names our model and nonce alone, holds the port all along and answers as one of them.
+    """Rule ``server-ours``: the server names our model and nonce alone, holds the port and answers by one of them.
 
-    A request names the nonce, which no other server knows; vLLM answers with the first of its names.
+    A request names the nonce, unknown to other servers; vLLM answers with the first of its names.
     """
     server = case.leg.server
     expected = {case.leg.request.model, server.nonce}
     if set(server.models) != expected:
-        return Verdict.VOID, f"the server names {server.models}; expected {sorted(expected)}"
+        return Verdict.VOID, f"names of the server: seen {server.models}; expected {sorted(expected)}"
     before, after = server.listener_before, server.listener_after
     if (before.address, before.inode) != (after.address, after.inode):
         seen = f"{before.inode} at {before.address} before and {after.inode} at {after.address} after"
-        return Verdict.VOID, f"the port's socket is {seen}; expected the same"
+        return Verdict.VOID, f"the port's socket: seen {seen}; expected the same"
     for listener in (before, after):
         if server.pid not in listener.holders:
-            return Verdict.VOID, f"{listener.address} is held by {listener.holders}; expected the server {server.pid}"
+            return Verdict.VOID, f"{listener.address}: seen holders {listener.holders}; expected server {server.pid}"
     for row in case.leg.rows:
         if row.model not in expected:
-            return Verdict.VOID, f"row {row.index} was answered by {row.model!r}; expected {sorted(expected)}"
+            return Verdict.VOID, f"row {row.index}: seen an answer by {row.model!r}; expected {sorted(expected)}"
     return None
 
 
 def server_called(case: LegCase) -> Finding | None:
-    """Rule ``server-called``: the server was called with what the leg was told, under our two names, on that port."""
+    """Rule ``server-called``: the server's command has the request's arguments, our two names and the port."""
     server, request = case.leg.server, case.leg.request
     host, _, port = server.listener_before.address.rpartition(":")
     if host != HOST or not port.isdecimal():
-        return Verdict.VOID, f"the server listens on {server.listener_before.address}; expected a port of {HOST}"
+        return Verdict.VOID, f"the server's address: seen {server.listener_before.address}; expected a port of {HOST}"
     names = (request.model, server.nonce)
     expected = server_argv(server.argv[0], request.engine_arguments, names, int(port))
     for seen, wanted in itertools.zip_longest(server.argv, expected):
         if seen != wanted:
-            return Verdict.VOID, f"the server was called with {seen!r}; expected {wanted!r}, as the request has it"
+            return Verdict.VOID, f"the server's command: seen {seen!r}; expected the request's {wanted!r}"
     return None
 
 
 def selector_observed(case: LegCase) -> Finding | None:
-    """Rule ``selector-observed``: each rank found in its own environment what the leg was told, the selector first."""
+    """Rule ``selector-observed``: each rank's own environment holds the selector and the request's variables."""
     flag = case.plan.selector.flag
     told = {flag: case.selector_value} | case.leg.request.variables
     for state in case.states:
         for name, value in told.items():
             if state.variables.get(name) != value:
-                return Verdict.VOID, f"{_state(state)}: {name} is {state.variables.get(name)!r}; expected {value!r}"
+                return Verdict.VOID, f"{_state(state)}: {name}: seen {state.variables.get(name)!r}; expected {value!r}"
     return None
 
 
 def captures_proven(case: LegCase) -> Finding | None:
-    """Rule ``captures-proven``: before the first request each rank held the frozen capture, and afterwards no other.
+    """Rule ``captures-proven``: each rank held the frozen capture before the first request and after the last.
 
-    Upstream captures at start-up, so that no measured request pays for it; a loss of all graphs leaves tokens right.
+    vLLM captures at start-up, outside of measured requests. Tokens do not show a loss of all graphs.
     """
     topology = case.plan.topology
     told = case.leg.request.engine_arguments.get("tensor_parallel_size", 1)
     if told != topology.ranks:
-        return Verdict.VOID, f"the server was told tensor_parallel_size {told}; expected {topology.ranks}"
+        return Verdict.VOID, f"tensor_parallel_size: seen {told}; expected {topology.ranks}"
     orders = set()
     for moment, states in (("captured", case.leg.ranks_captured), ("served", case.leg.ranks_served)):
         ranks = [state.rank for state in states]
         if ranks != list(range(topology.ranks)):
-            return Verdict.NOT_PROVEN, f"{moment}: ranks {ranks} are recorded; expected each of {topology.ranks} once"
+            return Verdict.NOT_PROVEN, f"{moment}: seen ranks {ranks}; expected each of {topology.ranks} once"
         others = [_state(state) for state in states if state.moment != moment]
         if others:
-            return Verdict.NOT_PROVEN, f"{moment}: {others[0]} is recorded; expected what each rank said at that moment"
+            return Verdict.NOT_PROVEN, f"{moment}: seen {others[0]}; expected each rank's state at that moment"
         for state in states:
             targets = [graph for graph in state.graphs if graph.model == "target"]
             seen = [(graph.graphs, graph.breaks) for graph in targets]
             expected = (topology.graphs, topology.breaks)
             if seen != [expected]:
-                return Verdict.FAIL, f"{_state(state)}: graphs and breaks {seen}; expected [{expected}]"
+                return Verdict.FAIL, f"{_state(state)}: seen graphs and breaks {seen}; expected [{expected}]"
             orders.add(targets[0].order_sha256)
     if len(orders) != 1:
-        return Verdict.FAIL, f"segment orders {sorted(orders)}; expected one on every rank"
+        return Verdict.FAIL, f"segment orders: seen {sorted(orders)}; expected one on every rank"
     return None
 
 
 def draft_captured(case: LegCase) -> Finding | None:
-    """Rule ``draft-captured``: the draft's graphs are there, the same on every rank, before the suite and after it.
+    """Rule ``draft-captured``: every rank has the same graphs of the draft, before the suite and after it.
 
-    Their loss leaves tokens and the target's graphs right, and makes every cycle slower.
+    Without them every cycle is slower; tokens and the target's graphs do not show that.
     """
     first: list[CapturedGraph] = []
     for state in case.states:
         seen = [graph for graph in state.graphs if graph.model == "draft"]
         if not seen:
-            return Verdict.FAIL, f"{_state(state)}: no graph of the draft was captured; expected one"
+            return Verdict.FAIL, f"{_state(state)}: seen no graph of the draft; expected one"
         first = first or seen
         if seen != first:
-            return Verdict.FAIL, f"{_state(state)}: graphs of the draft are other ones than the first rank's"
+            return Verdict.FAIL, f"{_state(state)}: seen other graphs of the draft; expected the first rank's"
     return None
 
 
 def one_at_a_time(case: LegCase) -> Finding | None:
-    """Rule ``one-at-a-time``: a row is sent when the one before it has ended."""
+    """Rule ``one-at-a-time``: a row is sent after the previous one has ended."""
     for earlier, later in itertools.pairwise(case.leg.rows):
         if later.sent_ns < earlier.sent_ns + earlier.done_ns:
-            return (
-                Verdict.VOID,
-                f"row {later.index} was sent before row {earlier.index} had ended; expected one at once",
-            )
+            return Verdict.VOID, f"row {later.index}: seen before row {earlier.index} had ended; expected one at a time"
     return None
 
 
 def rows_complete(case: LegCase) -> Finding | None:
-    """Rule ``rows-complete``: every row has the tokens that were counted, enough for a rate, and a known end."""
+    """Rule ``rows-complete``: every row has its counted tokens, enough for a rate, and a known end."""
     for row in case.leg.rows:
         seen, counted = len(row.token_ids), row.usage.completion_tokens
         if seen != counted:
-            return Verdict.VOID, f"row {row.index} has {seen} tokens; expected the {counted} that the server counted"
+            return Verdict.VOID, f"row {row.index}: seen {seen} tokens; expected the server's count of {counted}"
         if not has_rate(row.arrival_ns):
-            return Verdict.VOID, f"row {row.index} has {seen} tokens; expected {RATE_TOKENS} that take some time"
+            return Verdict.VOID, f"row {row.index}: seen {seen} tokens; expected {RATE_TOKENS} that take some time"
         full = counted == case.plan.suite.max_tokens
         if row.finish_reason not in {"length", "stop"} or (row.finish_reason == "length" and not full):
-            return Verdict.VOID, f"row {row.index} ended by {row.finish_reason!r} after {counted} tokens"
+            told = f"seen its end by {row.finish_reason!r} after {counted} tokens"
+            return Verdict.VOID, f"row {row.index}: {told}; expected 'stop', or 'length' at the suite's bound"
     reread = (case.leg.final_gate.rows, case.leg.final_gate.completion_tokens)
     expected = (len(case.leg.rows), [row.usage.completion_tokens for row in case.leg.rows])
     if reread != expected:
-        return Verdict.VOID, f"the kept streams hold {reread}; expected {expected}"
+        return Verdict.VOID, f"the kept streams: seen rows and tokens {reread}; expected {expected}"
     return None
 
 
 def fresh_unique(case: LegCase) -> Finding | None:
-    """Rule ``fresh-unique``: prompt ids, prompt texts and request ids are those of the rows, and each is there once."""
+    """Rule ``fresh-unique``: prompt ids, prompt texts and request ids equal the rows', each once."""
     fresh, rows = case.leg.freshness, case.leg.rows
     copies = {
         "prompt ids": (fresh.prompt_ids, [row.prompt_id for row in rows]),
@@ -176,14 +174,14 @@ def fresh_unique(case: LegCase) -> Finding | None:
     }
     for name, (gathered, recorded) in copies.items():
         if gathered != recorded:
-            return Verdict.VOID, f"{name} of the rows and of the freshness block differ; expected the same"
+            return Verdict.VOID, f"{name}: seen others in the freshness block; expected those of the rows"
         if len(set(gathered)) != len(gathered):
-            return Verdict.VOID, f"{len(set(gathered))} different {name} of {len(gathered)}; expected each once"
+            return Verdict.VOID, f"{name}: seen {len(set(gathered))} different of {len(gathered)}; expected each once"
     return None
 
 
 def cached_zero(case: LegCase) -> Finding | None:
-    """Rule ``cached-zero``: three copies of the cached tokens agree, and each is a zero for every row."""
+    """Rule ``cached-zero``: all three copies of the cached tokens are zero for every row."""
     copies = {
         "rows": [row.usage.cached_tokens for row in case.leg.rows],
         "freshness": case.leg.freshness.cached_tokens,
@@ -192,27 +190,27 @@ def cached_zero(case: LegCase) -> Finding | None:
     expected = [0] * case.plan.suite.prompts
     for name, copy in copies.items():
         if copy != expected:
-            return Verdict.VOID, f"cached tokens of the {name} are {copy}; expected {len(expected)} zeros"
+            return Verdict.VOID, f"cached tokens of the {name}: seen {copy}; expected {len(expected)} zeros"
     return None
 
 
 def cleanup_clean(case: LegCase) -> Finding | None:
-    """Rule ``cleanup-clean``: the pass, the stop, the workers and the cards ended well; a survivor is a failure."""
+    """Rule ``cleanup-clean``: suite, stop, workers and cards ended well; a surviving process is a failure."""
     end = case.leg.end
     statuses = end.cleanup.model_dump()
     if end.cleanup.worker_status and not end.cleanup.idle_status and _unwatched(end):
-        return Verdict.NOT_PROVEN, f"{statuses}; whether no process is left is not proven, expected it proven"
+        return Verdict.NOT_PROVEN, f"cleanup: seen {statuses}; expected proof that no process is left"
     if end.cleanup.worker_status or end.cleanup.idle_status:
-        return Verdict.FAIL, f"{statuses}; expected no process left and idle cards"
+        return Verdict.FAIL, f"cleanup: seen {statuses}; expected no process left and idle cards"
     if end.cleanup.original_status or end.cleanup.stop_status or end.reason:
-        return Verdict.VOID, f"{statuses}, {end.reason or 'no reason'}; expected zeros"
+        return Verdict.VOID, f"cleanup: seen {statuses}, {end.reason or 'no reason'}; expected zeros"
     if end.cleanup.idle_status is None:
-        return Verdict.NOT_PROVEN, "nobody looked whether the cards were idle afterwards; expected idle_status 0"
+        return Verdict.NOT_PROVEN, "cleanup: seen no check of idle cards afterwards; expected idle_status 0"
     return None
 
 
 def _unwatched(end: LegEnd) -> bool:
-    """Whether nobody saw the server's end, and nothing is known to be left of it."""
+    """True if no supervisor saw the server's end, and no process is known to be left."""
     process = end.process
     if process is None or process.reason is not Reason.SUPERVISOR_LOST:
         return False
@@ -220,20 +218,20 @@ def _unwatched(end: LegEnd) -> bool:
 
 
 def server_ended(case: LegCase) -> Finding | None:
-    """Rule ``server-ended``: by its supervisor's record the server ran until it was told to stop, and left nothing.
+    """Rule ``server-ended``: by its supervisor's record the server ran until its stop and left no process.
 
-    The statuses are a summary of this record, and a summary is not believed against it.
+    This record outweighs the statuses, which only summarise it.
     """
     process = case.leg.end.process
     if process is None:
-        return Verdict.NOT_PROVEN, "nothing is recorded of the server's end; expected the supervisor's record"
+        return Verdict.NOT_PROVEN, "the server's end: seen no record; expected the supervisor's"
     verdict, reason = judge_cleanliness(process)
     if verdict is not Verdict.PASS:
         return verdict, reason
     if process.reason is not Reason.STOPPED or process.exit_code in {None, -signal.SIGKILL}:
-        return Verdict.VOID, f"the server: {process}; expected that it ended when it was told to, and was not killed"
+        return Verdict.VOID, f"the server: seen {process}; expected its end by a stop, without a kill"
     if process.last_signal == signal.SIGKILL:
-        return Verdict.FAIL, "a process of the server outlived it and had to be killed; expected none"
+        return Verdict.FAIL, "the server: seen a process of it that had to be killed; expected none"
     return None
 
 
@@ -245,21 +243,21 @@ def teacher_exact(case: LegCase) -> Finding | None:
     if inexact:
         place, reason = min(inexact.items())
         rows = len(case.teacher.rows)
-        return Verdict.FAIL, f"{rows - len(inexact)} of {rows} rows are the teacher's; row {place} {reason}"
+        return Verdict.FAIL, f"{rows - len(inexact)} of {rows} rows are exact; row {place}: {reason}"
     return None
 
 
 def long_next(case: LegCase) -> Finding | None:
-    """Rule ``long-next``: the first row goes to the last token, and it and the row after it are exact."""
+    """Rule ``long-next``: the first row has the most tokens allowed, and the first two rows are exact."""
     longest, tokens = case.plan.suite.max_tokens, case.leg.rows[0].usage.completion_tokens
     if tokens != longest:
-        return Verdict.FAIL, f"row 0 has {tokens} tokens; expected {longest}"
+        return Verdict.FAIL, f"row 0: seen {tokens} tokens; expected {longest}"
     inexact = case.inexact_rows()
     if inexact is None:
         return NO_TEACHER
     for place in (0, 1):
         if place in inexact:
-            return Verdict.FAIL, f"row {place} {inexact[place]}"
+            return Verdict.FAIL, f"row {place}: {inexact[place]}"
     return None
 
 
@@ -268,19 +266,19 @@ def rollover(case: LegCase) -> Finding | None:
     bound = case.plan.suite.rollover_prompt_tokens
     places = [row.index for row in case.leg.rows if row.usage.prompt_tokens >= bound]
     if len(places) != 1:
-        return Verdict.VOID, f"rows {places} have prompts of {bound} tokens or more; expected exactly one"
+        return Verdict.VOID, f"prompts of {bound} tokens or more: seen in rows {places}; expected exactly one"
     inexact = case.inexact_rows()
     if inexact is None:
         return NO_TEACHER
     if places[0] in inexact:
-        return Verdict.FAIL, f"row {places[0]} {inexact[places[0]]}"
+        return Verdict.FAIL, f"row {places[0]}: {inexact[places[0]]}"
     return None
 
 
 def figures_taken(case: LegCase) -> Finding | None:
-    """Rule ``figures-taken``: the leg has the numbers that timing is judged by."""
+    """Rule ``figures-taken``: the leg has the figures for the rules over timing."""
     if leg_figures(case.leg) is None:
-        return Verdict.NOT_PROVEN, "no figures: expected two rows or more with a rate each, and counters with a draft"
+        return Verdict.NOT_PROVEN, "figures: seen none; expected two rows with a rate at least, and counters of a draft"
     return None
 
 

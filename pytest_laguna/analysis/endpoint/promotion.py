@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What could be submitted, and what the published rules make of a campaign.
+"""Value for a submission, and the published rules' disposition of a campaign.
 
-Source: the laboratory's two graph crossovers. The value is always the lower candidate start's, never the better
-one's.
+Source: the laboratory's two graph crossovers. The value is always the lower candidate start's.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from pytest_laguna.verdict import Verdict
 def weigh(
     candidates: Sequence[tuple[float, float]], controls: Sequence[float], thresholds: EndpointThresholds
 ) -> Promotion:
-    """What the starts could be promoted to; whether they are is for the rules to say.
+    """Figures of a promotion, before the rules over it.
 
     Args:
-        candidates: legacy and conventional headline of every B leg, in tokens/s.
-        controls: legacy headline of every A leg.
+        candidates: legacy and conventional median throughput of every B leg, in tokens/s.
+        controls: legacy median throughput of every A leg.
         thresholds: the record and the floor.
     """
     legacy, conventional = min(candidates)
@@ -45,7 +44,7 @@ def lower_start_wins(promotion: Promotion) -> Finding | None:
     """Rule ``lower-start-wins``: the slower candidate start is faster than the slower control start."""
     if promotion.value <= promotion.lowest_control:
         seen, bar = shown_apart(promotion.value, promotion.lowest_control)
-        return Verdict.STOP, f"the lower candidate start is {seen}; expected more than the control's {bar}"
+        return Verdict.STOP, f"lower candidate start: seen {seen}; expected more than the control's {bar}"
     return None
 
 
@@ -53,20 +52,20 @@ def above_record(promotion: Promotion) -> Finding | None:
     """Rule ``above-record``: the lower candidate start is strictly above the approved record."""
     if promotion.value <= promotion.record:
         seen = shown(promotion.value, promotion.record)
-        return Verdict.STOP, f"the lower candidate start is {seen}; expected strictly more than {promotion.record}"
+        return Verdict.STOP, f"lower candidate start: seen {seen}; expected strictly more than {promotion.record}"
     return None
 
 
 def above_practical_floor(promotion: Promotion, floor: float) -> Finding | None:
-    """Rule ``above-practical-floor``: it is strictly above the floor too, where the campaign has one."""
+    """Rule ``above-practical-floor``: the lower candidate start is strictly above the campaign's floor, if any."""
     if promotion.value <= floor:
         seen = shown(promotion.value, floor)
-        return Verdict.STOP, f"the lower candidate start is {seen}; expected strictly more than {floor}"
+        return Verdict.STOP, f"lower candidate start: seen {seen}; expected strictly more than {floor}"
     return None
 
 
 def check(promotion: Promotion) -> dict[str, Finding | None]:
-    """What each rule over the promotion has to say; the floor is not asked for where there is none."""
+    """Findings of the rules over the promotion; without a floor, its rule is left out."""
     found = {"lower-start-wins": lower_start_wins(promotion), "above-record": above_record(promotion)}
     if promotion.practical_floor is not None:
         found["above-practical-floor"] = above_practical_floor(promotion, promotion.practical_floor)
@@ -74,11 +73,11 @@ def check(promotion: Promotion) -> dict[str, Finding | None]:
 
 
 def dispose(promotion: Promotion, *, gates_hold: bool) -> Disposition:
-    """The published disposition of a campaign whose legs all ran.
+    """Published disposition of a complete campaign.
 
     Args:
-        promotion: what could be submitted.
-        gates_hold: whether every rule over legs, pairs and campaign is satisfied.
+        promotion: its figures.
+        gates_hold: True if no rule over legs, pairs and campaign has a finding.
     """
     found = {rule for rule, finding in check(promotion).items() if finding is not None}
     if not gates_hold or "lower-start-wins" in found:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several blocks decide together: a t interval on their contrasts against a frozen margin.
+"""Conclusion over several blocks: a t interval on their contrasts against a frozen margin.
 
-The unit is the server start: rows of one start share its luck, and a test over rows calls that luck an effect. An
-interval decides and no p alone; the exact sign-flip test must agree, and where so few blocks could never reach its
-frozen level there is no decision at all.
+The unit is the server start: rows of one start share its luck, and a test over rows would take that luck for an effect.
+The interval decides, no p alone. The exact sign-flip test must agree; if so few blocks can never reach its frozen
+level, there is no conclusion.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ _AHEAD = frozenset({Disposition.RECORD, Disposition.BELOW_PRACTICAL_FLOOR, Dispo
 
 
 def conclude(
-    repetition: Repetition, orders: Sequence[Order], headlines: Sequence[Mapping[LegName, float]]
+    repetition: Repetition, orders: Sequence[Order], medians: Sequence[Mapping[LegName, float]]
 ) -> RepetitionFigures:
-    """What the blocks say.
+    """Figures and conclusion of the blocks.
 
     Args:
         repetition: the frozen margin and levels.
         orders: of the legs in each block.
-        headlines: of each block's four legs, legacy or conventional; the contrast of a block is the same for both.
+        medians: throughputs of each block's four legs, legacy or conventional; a block's contrast is the same for both.
     """
     blocks = [
         block_contrast(number, order, rates)
-        for number, (order, rates) in enumerate(zip(orders, headlines, strict=True), start=1)
+        for number, (order, rates) in enumerate(zip(orders, medians, strict=True), start=1)
     ]
     contrasts = [block.contrast for block in blocks]
     margin = math.log1p(repetition.margin_percent / 100)
     interval = t_interval(contrasts, repetition.confidence)
     p = sign_flip_p([contrast - margin for contrast in contrasts])
-    deviation = start_stdev(headlines)
+    deviation = start_stdev(medians)
     return RepetitionFigures(
         blocks=blocks,
         gain_percent=_percent(interval.mean),
@@ -62,11 +62,11 @@ def conclude(
 
 
 def power(repetition: Repetition, deviation: float) -> float | None:
-    """The probability that the planned blocks find the frozen effect by the t interval; None without a variation.
+    """Probability of finding the frozen effect in the planned blocks by the t interval; None without variation.
 
     Args:
         repetition: blocks, margin, confidence and effect.
-        deviation: measured standard deviation of a start's logarithmic headline, as ``start_stdev`` gives it.
+        deviation: of a start, by ``start_stdev``.
     """
     if deviation == 0:
         return None
@@ -81,30 +81,27 @@ def interval_superior(figures: RepetitionFigures) -> Finding | None:
         return None
     low, high = (shown(end, figures.margin_percent) for end in (figures.low_percent, figures.high_percent))
     seen = f"{low} % to {high} %, sign-flip p {figures.sign_flip_p:.6g}"
-    return Verdict.STOP, f"{figures.conclusion}: {seen}; expected a gain above {figures.margin_percent} %"
+    return Verdict.STOP, f"{figures.conclusion}: seen {seen}; expected a gain above {figures.margin_percent} %"
 
 
 def null_finds_nothing(disposition: Disposition, figures: RepetitionFigures | None) -> Finding | None:
-    """Rule ``null-finds-nothing``: control against control is neither found ahead nor found different.
+    """Rule ``null-finds-nothing``: control against control is neither ahead nor different.
 
-    A record and what stays below a floor are both found ahead by every pair; the bars are only how far.
+    Every pair finds a record and a result below a floor ahead; the bars only say how far.
     """
     if disposition in _AHEAD:
-        return Verdict.FAIL, f"control against control is {disposition}; expected the published rules to find nothing"
+        return Verdict.FAIL, f"control against control: seen {disposition}; expected no finding of the published rules"
     if figures is not None and figures.conclusion in {Conclusion.SUPERIOR, Conclusion.INFERIOR}:
-        return Verdict.FAIL, f"a control is {figures.conclusion} to a control; expected an inconclusive interval"
+        return Verdict.FAIL, f"control against control: seen {figures.conclusion}; expected an inconclusive interval"
     return None
 
 
 def null_narrow(figures: RepetitionFigures) -> Finding | None:
-    """Rule ``null-narrow``: control against control is known to less than the margin; else nothing could be found."""
+    """Rule ``null-narrow``: the interval of control against control is narrower than the margin to each side."""
     half = (math.log1p(figures.high_percent / 100) - math.log1p(figures.low_percent / 100)) / 2
     if half >= math.log1p(figures.margin_percent / 100):
         seen = shown(_percent(half), figures.margin_percent)
-        return (
-            Verdict.STOP,
-            f"the interval reaches {seen} % to each side; expected less than {figures.margin_percent} %",
-        )
+        return Verdict.STOP, f"the interval: seen {seen} % to each side; expected less than {figures.margin_percent} %"
     return None
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules over what surrounds the legs: idle cards before and after each, and a host within its limits.
+"""Rules over the legs' surroundings: idle cards before and after each, and a host within its limits.
 
-They are asked of every leg, also of one that left no record. The exact diagnostic asks the same around its arms.
+They apply to every leg, also to one without a record. The exact diagnostic has the same rules around its arms.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from pytest_laguna.verdict import Verdict
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the legs' surroundings are judged by.
+    """Evidence and limits of the legs' surroundings.
 
     Attributes:
-        lease: under which all of it was seen.
-        leased: the looks at its cards before anything ran.
-        idle: when cards count as idle.
-        host: the host's limits.
+        lease: of all snapshots.
+        leased: snapshots of its cards before anything ran.
         legs: in the order of their numbers.
     """
 
@@ -40,41 +38,41 @@ class Surroundings:
 
 
 def cards_around_legs(seen: Surroundings) -> Finding | None:
-    """Rule ``cards-around-legs``: before and after every leg the leased cards were idle, by looks of this lease."""
+    """Rule ``cards-around-legs``: before and after every leg the leased cards were idle, by snapshots of this lease."""
     if not seen.legs:
-        return Verdict.NOT_PROVEN, "there is no leg"
+        return Verdict.NOT_PROVEN, "legs: seen none; expected the campaign's"
     expected = (seen.lease.lane, seen.lease.token, [card.identity for card in seen.lease.cards])
     found: list[Finding] = []
     for leg in seen.legs:
         for phase, record in (("before", leg.before), ("after", leg.after)):
-            finding = _judge_look(record, phase, expected, seen.idle)
+            finding = _judge_record(record, phase, expected, seen.idle)
             if finding is not None:
                 found.append((finding[0], f"{phase} {leg.name}: {finding[1]}"))
     return decisive(found)
 
 
-def _judge_look(
+def _judge_record(
     record: IdleRecord | Missing, phase: str, expected: tuple[str, str, list[str]], requirement: IdleRequirement
 ) -> Finding | None:
     if isinstance(record, Missing):
-        return Verdict.NOT_PROVEN, "no look at the cards; expected the campaign's"
+        return Verdict.NOT_PROVEN, "seen no snapshot of the cards; expected the campaign's"
     if record.phase != phase or (record.lane, record.token, record.cards) != expected:
-        return Verdict.VOID, f"looks at {record.cards} {record.phase} a run; expected the cards of this lease {phase}"
+        return Verdict.VOID, f"seen {record.cards} {record.phase} a run; expected the cards of this lease {phase} it"
     finding = judge_idle(record, requirement)
     return None if finding[0] is Verdict.PASS else finding
 
 
 def looks_around_legs(seen: Surroundings) -> Finding | None:
-    """Rule ``looks-around-legs``: looks and states of the host were taken in the order of what ran, each at its leg.
+    """Rule ``looks-around-legs``: snapshots and states of the host are in the order of the legs, each at its own.
 
-    So none of them is another's copy, and none is from before or after its leg.
+    So none is a copy of another or from another leg.
     """
     return judge_moments([*_moments(seen)])
 
 
 def _moments(seen: Surroundings) -> Iterator[tuple[str, str]]:
-    """What must follow each other in time, with its time."""
-    yield from looks("the first looks of the lease", seen.leased)
+    """Moments in their required order, by name and time."""
+    yield from looks("the first snapshots of the lease", seen.leased)
     for leg in seen.legs:
         yield from looks(f"before {leg.name}", leg.before)
         if leg.span is not None:
@@ -95,7 +93,7 @@ def host_around_legs(seen: Surroundings) -> Finding | None:
             verdict, reason = judge_host(leg.host, seen.host)
             found += [] if verdict is Verdict.PASS else [(verdict, f"{leg.name}: {reason}")]
         elif leg.served:
-            found.append((Verdict.NOT_PROVEN, f"{leg.name}: the host around it is not recorded"))
+            found.append((Verdict.NOT_PROVEN, f"{leg.name}: seen no record of the host; expected one around it"))
     return decisive(found)
 
 
@@ -104,10 +102,10 @@ SURROUNDINGS: Mapping[str, Callable[[Surroundings], Finding | None]] = {
     "looks-around-legs": looks_around_legs,
     "host-around-legs": host_around_legs,
 }
-"""They prove gate 3's clause ``cards-idle``."""
+"""Rules of gate 3's clause ``cards-idle``."""
 
 
 def judge_surroundings(seen: Surroundings) -> Finding | None:
-    """What speaks against the legs' surroundings; None when nothing does."""
+    """Decisive finding over the legs' surroundings, or None."""
     found = {rule: check(seen) for rule, check in SURROUNDINGS.items()}
     return decisive([(finding[0], f"{rule}: {finding[1]}") for rule, finding in found.items() if finding is not None])

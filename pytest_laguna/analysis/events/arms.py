@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules over the arms of the event profile campaign: fresh, cold, whole and identical, idle cards around each.
+"""Rules over the event profile's arms: fresh processes, cold caches, equal tokens, idle cards.
 
 Source: the preregistration of the current-stream event profile, first execution ladder.
 """
@@ -20,9 +20,10 @@ from pytest_laguna.verdict import Verdict
 
 
 def nothing_unexpected(case: EventCase) -> RuleFinding:
-    """Rule ``nothing-unexpected``: no arm beyond those of the plan has left anything."""
+    """Rule ``nothing-unexpected``: only the plan's arms left files."""
     if case.evidence.unexpected:
-        return Verdict.VOID, f"{case.evidence.unexpected[0]}: expected {', '.join(case.plan.arms)}, each once"
+        unexpected = case.evidence.unexpected[0]
+        return Verdict.VOID, f"{unexpected}: seen, unplanned; expected {', '.join(case.plan.arms)}, each once"
     return None
 
 
@@ -32,7 +33,7 @@ def as_asked(case: EventCase) -> RuleFinding:
 
 
 def _asked(case: EventCase, arm: str) -> Mapping[str, object]:
-    """What the plan says of an arm's request alone."""
+    """Fields of an arm's request, from the plan alone."""
     trial = case.plan.fitness.rounds if arm == FITNESS and case.plan.fitness else 0
     return {
         "arm": CONFIGURATION[arm],
@@ -50,7 +51,7 @@ def models_planned(case: EventCase) -> RuleFinding:
 
 
 def equal_teacher(case: EventCase) -> RuleFinding:
-    """Rule ``equal-teacher``: tokens and text of every arm are those of q1, bit for bit."""
+    """Rule ``equal-teacher``: tokens and text of every arm equal q1's bit for bit."""
     teacher = case.record(TEACHER)
     for arm, record in case.records():
         difference = each_arm.difference(teacher, record)
@@ -60,43 +61,41 @@ def equal_teacher(case: EventCase) -> RuleFinding:
 
 
 def graphs_frozen(case: EventCase) -> RuleFinding:
-    """Rule ``graphs-frozen``: each rank with graphs captured the target once, in the plan's segments; q1 nothing."""
+    """Rule ``graphs-frozen``: each rank with graphs captured the target once, in the plan's segments; q1 none."""
     for arm, record in case.records():
         expected = [] if arm == TEACHER else [case.plan.topology.order_sha256]
         for report in record.ranks:
             seen = [graph.order_sha256 for graph in report.graphs if graph.model == "target"]
             if seen != expected:
-                return (
-                    Verdict.FAIL,
-                    f"{arm} rank {report.rank}: captured the target in orders {seen}; expected {expected}",
-                )
+                told = f"seen captures of the target in orders {seen}"
+                return Verdict.FAIL, f"{arm} rank {report.rank}: {told}; expected {expected}"
     return None
 
 
 def _identity(case: EventCase, name: str) -> RuleFinding:
-    """One rule over engine, binaries and models: the first case that it has something to say of."""
+    """First finding of one rule over engine, binaries and models, over all cases."""
     findings = [IDENTITY_RULES[name](each) for each in case.identities]
     return next((finding for finding in findings if finding is not None), None)
 
 
 def closure_bound(case: EventCase) -> RuleFinding:
-    """Rule ``closure-bound``: the closure names every file that is looked at, each with the digest that it has."""
+    """Rule ``closure-bound``: the closure names every checked file with its digest."""
     closure = case.piece(case.evidence.closure)
     for path in sorted(closure.files.keys() | case.evidence.digests.keys()):
         bound, found = closure.files.get(path, "nothing"), case.evidence.digests.get(path, "nothing")
         if bound != found:
-            return Verdict.VOID, f"closure.json: {path} bound as {bound}, found as {found}; expected them equal"
+            return Verdict.VOID, f"closure.json: {path}: seen {found}; expected {bound}, as bound"
     profiles = [f"{ARMS}/{EVENTS}/{PROFILE}/rank{rank}.json" for rank in range(case.plan.ranks)]
     needed = [PLAN, IDENTITY, *profiles, *(f"{ARMS}/{arm}/{RECORD}" for arm in case.plan.arms)]
     missing = [path for path in needed if path not in closure.files]
-    return (Verdict.NOT_PROVEN, f"closure.json: without {missing[0]}; expected every check's file") if missing else None
+    return (Verdict.NOT_PROVEN, f"closure.json: seen no {missing[0]}; expected every check's file") if missing else None
 
 
 def generations_counted(case: EventCase) -> RuleFinding:
-    """Rule ``generations-counted``: as many generations were made as there are arms; none was made again."""
+    """Rule ``generations-counted``: each arm made one generation, and none was repeated."""
     seen = case.piece(case.evidence.closure).model_generations
     if seen != len(case.plan.arms):
-        return Verdict.VOID, f"closure.json: {seen} generations; expected {len(case.plan.arms)}, one an arm"
+        return Verdict.VOID, f"closure.json: seen {seen} generations; expected {len(case.plan.arms)}, one an arm"
     return None
 
 
@@ -129,4 +128,4 @@ ARM_RULES: Mapping[str, Mapping[str, EventRule]] = {
     "topology-unchanged": {"plan-derived": plan_derived, "graphs-frozen": graphs_frozen},
     "closure-bound": {"closure-bound": closure_bound, "generations-counted": generations_counted},
 }
-"""By clause, the rules that do not look into a profile."""
+"""Rules of each clause without a profile's content."""

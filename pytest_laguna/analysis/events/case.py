@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan and the evidence of the event profile campaign, on which its rules work."""
+"""Plan and evidence of the event profile campaign, as its rules read them."""
 
 from __future__ import annotations
 
@@ -20,27 +20,29 @@ from pytest_laguna.verdict import NotProvenError
 
 
 class EventCase(ArmsCase[EventPlan, EventEvidence]):
-    """The plan and the evidence of the event profile campaign."""
+    """Plan and evidence of the event profile campaign."""
 
     def reports(self, arm: str) -> list[RankReport]:
-        """What the ranks of an arm say of themselves; raises as ``record``."""
+        """Reports of an arm's ranks; raises as ``record``."""
         return self.record(arm).ranks
 
     @functools.cached_property
     def profiles(self) -> Mapping[int, EventProfile]:
-        """The event profile of each rank; raises as ``record`` where one is missing."""
+        """Event profile of each rank; raises as ``record`` if one is missing."""
         self.record(EVENTS)
         pieces = {rank: self.evidence.profiles.get(f"rank{rank}.json") for rank in range(self.plan.ranks)}
         for rank, piece in pieces.items():
             if piece is None:
-                raise NotProvenError(f"{EVENTS}: rank{rank}.json: there is none{self.first_failure()}")
+                raise NotProvenError(
+                    f"{EVENTS}: rank{rank}.json: seen none; expected a profile of each rank{self.first_failure()}"
+                )
         return {rank: self.piece(piece) for rank, piece in pieces.items() if piece is not None}
 
     @functools.cached_property
     def identities(self) -> Sequence[IdentityCase]:
-        """What the rules over engine, binaries and models look at; raises as ``record`` without an identity.
+        """Inputs of the rules over engine, binaries and models; raises as ``record`` without an identity.
 
-        Those rules know an arm by the configuration that it runs: q1 with each arm of the other one is a case.
+        Those rules know an arm by its configuration, so q1 with each arm of the other configuration is one case.
         """
         identity = self.piece(self.evidence.identity)
         return [self._identity(identity, (TEACHER, arm)) for arm in self.plan.arms if arm != TEACHER]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event profile campaign's verdict: every clause with its rules, a pure function of the files that it left."""
+"""Verdict of the event profile campaign: every clause with its rules, a pure function of its files."""
 
 from __future__ import annotations
 
@@ -35,18 +35,14 @@ from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError, Verdict
 Value = TypeVar("Value")
 
 RULES: Mapping[str, Mapping[str, EventRule]] = {clause: {**ARM_RULES, **PROFILE_RULES}[clause] for clause in CLAUSES}
-"""The rules of every clause, in the order in which they are judged."""
+"""Rules of every clause, in the order of judgement."""
 
 
 def analyse_events(plan: EventPlan, evidence: EventEvidence) -> EventAnalysis:
-    """Judge everything that the campaign left against what was planned.
+    """Judge the campaign's evidence against its plan.
 
-    A rule without its evidence is not proven, evidence that cannot be used makes it void, and nothing is left out
-    because something else failed. Figures are given where every rule over the profiles holds.
-
-    Args:
-        plan: as written before anything ran.
-        evidence: as read from the directory.
+    A rule without its evidence is not proven, and unusable evidence makes it void. Every rule is judged, also after
+    another one failed. Figures are given if every rule over the profiles holds.
     """
     case = EventCase(plan, evidence)
     clauses = judge(RULES, case)
@@ -73,11 +69,11 @@ def analyse_events(plan: EventPlan, evidence: EventEvidence) -> EventAnalysis:
 
 
 def select(profiles: list[EventProfile], *, withheld: bool) -> SelectedRank:
-    """The slowest rank by total, and only then what its own intervals say.
+    """Choose the slowest rank by its total, then derive the figures of its own intervals.
 
     Args:
         profiles: of all ranks, at least one.
-        withheld: whether the instrument is not known to be fit, so that its shares may be of something else.
+        withheld: True if the instrument is not proven fit, so shares may be wrong and are left out.
     """
     chosen = slowest(profiles)
     sums = {kind: round(value) for kind, value in category_sums(chosen.kinds, chosen.interval_ns).items()}
@@ -115,7 +111,7 @@ def _fitness(
 
 
 def _or_none(give: Callable[[], Value]) -> Value | None:
-    """What cannot be had is told by the rule that asks for it."""
+    """Value of a function, or None without its evidence; the rule that needs it gives the finding."""
     try:
         return give()
     except (NotProvenError, UnusableEvidenceError):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folds the intervals of a replay into what the model's source says they are: prefix, decoder layers, tail.
+"""Folds the intervals of a replay into places of the model's source: prefix, decoder layers, tail.
 
 With collective breaks, layer L begins at interval 2 + 6 L: the graph before attention (input norm and residual, QKV,
 their norms and positions), attention, the graph after it (gate and local output projection), its collective, the local
-MLP or experts with the norm before them, and their collective. Before the layers lie the embedding and its collective,
-after them the final norm. Without collective breaks a layer is one graph and attention: that graph holds the rest of
-the layer before it too. Source: the published audit of the replay's source.
+MLP or experts with the norm before them, and their collective. The embedding and its collective precede the layers, the
+final norm follows them. Without collective breaks a layer is one graph and attention; the graph also holds the rest of
+the previous layer. Source: the published audit of the replay's source.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from pytest_laguna.evidence.events.analysis import Outlier, RangeClass, SourceRa
 from pytest_laguna.evidence.events.profile import EventProfile
 
 OUTLIER = 2.0
-"""An interval this many times as long as the median of its class is named."""
+"""Least multiple of its class's median that makes an interval an outlier."""
 
 
 class Form(NamedTuple):
-    """The intervals of a replay.
+    """Kinds of a replay's intervals before, in and after the layers.
 
     Attributes:
-        prefix: kinds before the first layer.
         body: kinds of each layer.
-        tail: kinds after the last layer.
         classes: offset in a layer of each repeated graph.
     """
 
@@ -49,8 +47,8 @@ FORMS = (
 )
 
 
-class Place(NamedTuple):
-    """Where in the source an interval lies.
+class SourcePlace(NamedTuple):
+    """Place of an interval in the model's source.
 
     Attributes:
         layer: of the decoder; None in prefix and tail.
@@ -62,7 +60,7 @@ class Place(NamedTuple):
 
 
 def form_of(kinds: Sequence[SegmentKind]) -> Form | None:
-    """The form that a replay has; None when it is none whose source is known."""
+    """Form of a replay, or None if its source is unknown."""
     return next((form for form in FORMS if _fits(form, kinds)), None)
 
 
@@ -71,26 +69,26 @@ def _fits(form: Form, kinds: Sequence[SegmentKind]) -> bool:
     return layers > 0 and rest == 0 and tuple(kinds) == (*form.prefix, *form.body * layers, *form.tail)
 
 
-def places(kinds: Sequence[SegmentKind]) -> list[Place]:
-    """Where each interval of a replay lies; of an unknown form nothing but the kinds is known."""
+def places(kinds: Sequence[SegmentKind]) -> list[SourcePlace]:
+    """Place of each interval of a replay; only its kind in an unknown form."""
     form = form_of(kinds)
-    return [Place(None, kind) for kind in kinds] if form is None else list(_places(form, kinds))
+    return [SourcePlace(None, kind) for kind in kinds] if form is None else list(_places(form, kinds))
 
 
-def _places(form: Form, kinds: Sequence[SegmentKind]) -> Iterator[Place]:
+def _places(form: Form, kinds: Sequence[SegmentKind]) -> Iterator[SourcePlace]:
     names = {offset: name for name, offset in form.classes.items()}
     for index, kind in enumerate(kinds):
         layer, offset = divmod(index - len(form.prefix), len(form.body))
         if index < len(form.prefix):
-            yield Place(None, "prefix")
+            yield SourcePlace(None, "prefix")
         elif index >= len(kinds) - len(form.tail):
-            yield Place(None, "tail")
+            yield SourcePlace(None, "tail")
         else:
-            yield Place(layer, names.get(offset, kind))
+            yield SourcePlace(layer, names.get(offset, kind))
 
 
 def fold(profile: EventProfile) -> SourceRanges | None:
-    """The intervals of a profile by their place in the source; None for a replay whose form is not known."""
+    """Intervals of a profile by their place in the source; None for an unknown form."""
     form = form_of(profile.kinds)
     if form is None:
         return None

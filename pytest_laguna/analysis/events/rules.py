@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules over the event profiles themselves, and over the trial of the instrument."""
+"""Rules over the content of event profiles, and over the trial of the instrument."""
 
 from __future__ import annotations
 
@@ -20,99 +20,104 @@ from pytest_laguna.evidence.events.sparse import SparseProfile
 from pytest_laguna.verdict import NotProvenError, Verdict
 
 SPAN_TOLERANCE = 0.001
-"""Of the span: by how much the sum of the intervals may miss it. Events are rounded, each by less than this."""
+"""Largest difference of span and sum of intervals, as a share of the span; rounding of events stays below it."""
 
 
 def every_rank(case: EventCase) -> RuleFinding:
-    """Rule ``every-rank``: exactly one file of each rank, and no other."""
+    """Rule ``every-rank``: each rank has one file, and no other file is there."""
     expected = {f"rank{rank}.json" for rank in range(case.plan.ranks)}
     case.record(EVENTS)
     odd = sorted(case.evidence.profiles.keys() - expected)
     if odd:
-        return Verdict.VOID, f"{EVENTS}: {odd[0]}; expected {case.plan.ranks} rank files and no others"
-    _ = case.profiles  # raises where one is missing
+        return Verdict.VOID, f"{EVENTS}: seen {odd[0]}; expected {case.plan.ranks} rank files and no others"
+    _ = case.profiles  # raises if one is missing
     return None
 
 
 def as_recorded(case: EventCase) -> RuleFinding:
-    """Rule ``as-recorded``: each file is the one that its rank wrote, by its digest."""
+    """Rule ``as-recorded``: each file has the digest in its rank's report."""
     for report in case.reports(EVENTS):
         said = report.event_profile.sha256 if report.event_profile else None
         path = f"arms/{EVENTS}/profile/rank{report.rank}.json"
         if said is None:
-            return Verdict.NOT_PROVEN, f"{EVENTS} rank {report.rank}: wrote no profile; expected one replay at least"
+            return Verdict.NOT_PROVEN, f"{EVENTS} rank {report.rank}: seen no profile; expected one replay at least"
         if case.evidence.digests.get(path) != said:
             seen = case.evidence.digests.get(path, "nothing")
-            return Verdict.VOID, f"{path}: {seen}; expected {said}, as its rank wrote it"
+            return Verdict.VOID, f"{path}: seen {seen}; expected {said}, as its rank wrote it"
     return None
 
 
 def of_its_place(case: EventCase) -> RuleFinding:
-    """Rule ``of-its-place``: each file says the rank of its name and as many ranks as the plan has."""
+    """Rule ``of-its-place``: each file states the rank of its name and the plan's number of ranks."""
     for rank, profile in case.profiles.items():
         seen, expected = (profile.rank, profile.world_size), (rank, case.plan.ranks)
         if seen != expected:
-            return Verdict.VOID, f"rank{rank}.json: rank and world size {seen}; expected {expected}"
+            return Verdict.VOID, f"rank{rank}.json: seen rank and world size {seen}; expected {expected}"
     return None
 
 
 def one_batch(case: EventCase) -> RuleFinding:
-    """Rule ``one-batch``: all ranks replayed the same batch, which the arm's ranks captured."""
+    """Rule ``one-batch``: all ranks replayed the same batch, captured by every rank of the arm."""
     descriptors = {profile.descriptor for profile in case.profiles.values()}
     if len(descriptors) != 1:
-        return Verdict.VOID, f"{EVENTS}: batches {sorted(descriptors)}; expected one on all ranks"
+        return Verdict.VOID, f"{EVENTS}: seen batches {sorted(descriptors)}; expected one on all ranks"
     for report in case.reports(EVENTS):
         captured = [graph.descriptor for graph in report.graphs if graph.model == "target"]
         if not descriptors <= set(captured):
-            return Verdict.VOID, f"{EVENTS} rank {report.rank}: captured {captured}; expected {descriptors.pop()}"
+            told = f"seen captures of {captured}"
+            return Verdict.VOID, f"{EVENTS} rank {report.rank}: {told}; expected {descriptors.pop()}"
     return None
 
 
 def topology_exact(case: EventCase) -> RuleFinding:
-    """Rule ``topology-exact``: the intervals of each rank are of the plan's kinds in the plan's order."""
+    """Rule ``topology-exact``: each rank's intervals have the plan's kinds in the plan's order."""
     for rank, profile in case.profiles.items():
         if profile.kinds != case.plan.topology.kinds:
-            seen = f"{len(profile.kinds)} intervals in order {profile.order_sha256}"
+            seen = f"seen {len(profile.kinds)} intervals in order {profile.order_sha256}"
             expected = f"{len(case.plan.topology.kinds)} in {case.plan.topology.order_sha256}"
             return Verdict.FAIL, f"rank{rank}.json: {seen}; expected {expected}"
     return None
 
 
 def clock_of_lane(case: EventCase) -> RuleFinding:
-    """Rule ``clock-of-lane``: events of the lane's device, and on the cpu lane the host's clock, marked as such."""
+    """Rule ``clock-of-lane``: events are the lane's device's; on the cpu lane, the host's clock is marked as such.
+
+    The host's lead is required for device clocks and forbidden for host clocks.
+    """
     expected = ("host-clock", "cpu") if case.plan.lane == "cpu" else ("device-event", case.plan.lane)
     for rank, profile in case.profiles.items():
         seen = (profile.clock, profile.stream.device_type)
         if seen != expected:
-            return Verdict.VOID, f"rank{rank}.json: clock and device {seen}; expected {expected}"
+            return Verdict.VOID, f"rank{rank}.json: seen clock and device {seen}; expected {expected}"
         if (profile.lead is None) != (profile.clock == "host-clock"):
-            return Verdict.VOID, f"rank{rank}.json: the host's lead is for a device to tell, and there always told"
+            told = "seen no host's lead; expected it" if profile.lead is None else "seen a host's lead; expected none"
+            return Verdict.VOID, f"rank{rank}.json: {told} for clock {profile.clock}"
     return None
 
 
 def intervals_add_up(case: EventCase) -> RuleFinding:
-    """Rule ``intervals-add-up``: the intervals are adjacent: their sum is the first event's distance to the last."""
+    """Rule ``intervals-add-up``: the intervals are adjacent: their sum is the span from first to last event."""
     for rank, profile in case.profiles.items():
         if not profile.total_ns:
-            return Verdict.VOID, f"rank{rank}.json: 0 ns in all; expected a replay that took time"
+            return Verdict.VOID, f"rank{rank}.json: seen 0 ns in all; expected a replay that took time"
         if abs(profile.span_ns - profile.total_ns) > SPAN_TOLERANCE * profile.span_ns:
-            told = f"intervals of {profile.total_ns} ns in a span of {profile.span_ns} ns"
+            told = f"seen intervals of {profile.total_ns} ns in a span of {profile.span_ns} ns"
             return Verdict.VOID, f"rank{rank}.json: {told}; expected them equal to a thousandth"
     return None
 
 
 def clocks_agree(case: EventCase) -> RuleFinding:
-    """Rule ``clocks-agree``: what the stream and the host say of the same moments can both be true."""
-    told = [waiting(profile) for profile in case.profiles.values()]
-    return not_applicable("the host is the device") if None in told else None
+    """Rule ``clocks-agree``: times of the stream and of the host do not contradict each other."""
+    found = [waiting(profile) for profile in case.profiles.values()]
+    return not_applicable("the host is the device") if None in found else None
 
 
 def sparse_whole(case: EventCase) -> RuleFinding:
-    """Rule ``sparse-whole``: where it is asked for, each rank's sparse profile is its own and whole."""
+    """Rule ``sparse-whole``: each rank has its own whole sparse profile, if the plan requires one."""
     if not case.plan.sparse_replays:
         if case.evidence.sparse:
-            return Verdict.VOID, f"{SPARSE}: {min(case.evidence.sparse)}; expected none: the plan asks for no such arm"
-        return not_applicable("the campaign asks for no sparse profile")
+            return Verdict.VOID, f"{SPARSE}: seen {min(case.evidence.sparse)}; expected none: the plan has no such arm"
+        return not_applicable("the campaign plans no sparse profile")
     for report in case.reports(SPARSE):
         finding = _sparse_of(case, report)
         if finding is not None:
@@ -125,31 +130,27 @@ def sparse_whole(case: EventCase) -> RuleFinding:
 
 
 def _sparse_of(case: EventCase, report: RankReport) -> RuleFinding:
-    """What speaks against one rank's file."""
+    """Finding over one rank's file."""
     path = f"arms/{SPARSE}/profile/rank{report.rank}.json"
     said = report.event_profile.sha256 if report.event_profile else None
     if said is None or path not in case.evidence.digests:
-        return Verdict.NOT_PROVEN, f"{path}: there is none; expected {case.plan.sparse_replays} replays at least"
+        return Verdict.NOT_PROVEN, f"{path}: seen none; expected {case.plan.sparse_replays} replays at least"
     if case.evidence.digests[path] != said:
-        return Verdict.VOID, f"{path}: not the file that its rank wrote, {said}"
+        return Verdict.VOID, f"{path}: seen {case.evidence.digests[path]}; expected {said}, as its rank wrote it"
     profile = case.piece(case.evidence.sparse[f"rank{report.rank}.json"])
     seen = (profile.rank, profile.world_size, len(profile.replays), profile.kinds)
     if seen != (report.rank, case.plan.ranks, case.plan.sparse_replays, case.plan.topology.kinds):
-        return Verdict.VOID, f"{path}: rank, ranks, replays or kinds are not those of the plan"
+        return Verdict.VOID, f"{path}: seen another rank, number of ranks or replays, or kinds; expected the plan's"
     return None
 
 
 def measured_shares(
     case: EventCase, shares: Callable[[SparseProfile], dict[Group, SparseShare]]
 ) -> dict[str, dict[Group, SparseShare]]:
-    """What the sparse profiles give, by rank; nothing where none is there.
-
-    Args:
-        case: the campaign's.
-        shares: by which groups.
+    """Shares of the sparse profiles by rank and group; empty without profiles.
 
     Raises:
-        NotProvenError: too few replays to say.
+        NotProvenError: a profile has too few replays.
         UnusableEvidenceError: a profile cannot be used.
     """
     profiles = [case.piece(piece) for piece in case.evidence.sparse.values()]
@@ -157,26 +158,25 @@ def measured_shares(
 
 
 def measured_fitness(case: EventCase) -> MeasuredFitness | None:
-    """What the instrument costs; None where the campaign does not ask.
+    """Cost of the instrument on the slowest rank; None without a planned trial.
 
     Raises:
-        NotProvenError: a rank did not tell.
-        UnusableEvidenceError: what it told cannot be used.
+        NotProvenError: a rank's trial is missing.
+        UnusableEvidenceError: a rank's trial cannot be used.
     """
     if case.plan.fitness is None:
         return None
     case.record(FITNESS)
-    told = [case.piece(case.evidence.fitness[name]) for name in _fitness_files(case)]
-    return max(
-        (_figures(each, case.plan.fitness.slowdown_limit) for each in told), key=lambda figures: figures.slowdown
-    )
+    trials = [case.piece(case.evidence.fitness[name]) for name in _fitness_files(case)]
+    figures = [_figures(trial, case.plan.fitness.slowdown_limit) for trial in trials]
+    return max(figures, key=lambda each: each.slowdown)
 
 
 def _fitness_files(case: EventCase) -> list[str]:
     expected = [f"rank{rank}.json" for rank in range(case.plan.ranks)]
     missing = [name for name in expected if name not in case.evidence.fitness]
     if missing:
-        raise NotProvenError(f"{FITNESS}: {missing[0]}: there is none; expected every rank to try the instrument")
+        raise NotProvenError(f"{FITNESS}: {missing[0]}: seen none; expected every rank to try the instrument")
     return expected
 
 
@@ -196,12 +196,9 @@ def _figures(fitness: EventFitness, limit: float) -> MeasuredFitness:
 
 
 def trial_as_planned(case: EventCase) -> RuleFinding:
-    """Rule ``trial-as-planned``: the instrument was tried where the plan says so, and nowhere else."""
+    """Rule ``trial-as-planned``: the instrument was tried only if the plan has a trial."""
     if case.plan.fitness is None and case.evidence.fitness:
-        return (
-            Verdict.VOID,
-            f"{FITNESS}: {min(case.evidence.fitness)}; expected none: the plan asks for no trial",
-        )
+        return Verdict.VOID, f"{FITNESS}: seen {min(case.evidence.fitness)}; expected none: the plan has no trial"
     if case.plan.fitness is not None:
         case.record(FITNESS)
     return None
@@ -217,30 +214,32 @@ def trial_whole(case: EventCase) -> RuleFinding:
         seen = (f"rank{told.rank}.json", told.world_size, len(told.rounds), tuple(told.kinds))
         expected = (name, case.plan.ranks, case.plan.fitness.rounds, tuple(case.plan.topology.kinds))
         if seen != expected:
-            return Verdict.VOID, f"{FITNESS}: {name}: rank, ranks, rounds or kinds are not those of the plan"
+            told = "seen another rank, number of ranks or rounds, or kinds"
+            return Verdict.VOID, f"{FITNESS}: {name}: {told}; expected the plan's"
     for report in case.reports(FITNESS):
         path = f"arms/{FITNESS}/profile/rank{report.rank}.json"
         said = report.event_profile.sha256 if report.event_profile else None
         if case.evidence.digests.get(path) != said:
-            return Verdict.VOID, f"{path}: not the file that its rank wrote, {said}"
+            seen_digest = case.evidence.digests.get(path, "nothing")
+            return Verdict.VOID, f"{path}: seen {seen_digest}; expected {said}, as its rank wrote it"
     return None
 
 
 def slowdown_bounded(case: EventCase) -> RuleFinding:
-    """Rule ``slowdown-bounded``: the replay with events takes at most the limit's multiple of the one without."""
+    """Rule ``slowdown-bounded``: a replay with events takes at most the limit's multiple of one without."""
     figures = measured_fitness(case)
     if figures is None:
         return not_applicable("fitness is unmeasured; the shares are those of a replay that the instrument slowed")
     if not figures.fit:
         kinds = ", ".join(f"{kind} {ratio:.3f}" for kind, ratio in figures.kind_slowdown.items())
         slowdown = shown_in_places(figures.slowdown, figures.limit, 3)
-        told = f"the replay takes {slowdown} times as long with events ({kinds})"
-        return Verdict.STOP, f"{told}; expected at most {figures.limit}: shares are withheld"
+        told = f"replay with events: seen {slowdown} times as long ({kinds})"
+        return Verdict.STOP, f"{told}; expected at most {figures.limit}; shares are withheld"
     return None
 
 
 def slowdown_by_kind(case: EventCase) -> RuleFinding:
-    """Rule ``slowdown-by-kind``: how unevenly the instrument slows the kinds is listed."""
+    """Rule ``slowdown-by-kind``: the instrument's slowdown of each kind is listed."""
     figures = measured_fitness(case)
     if figures is None:
         return not_applicable("fitness is unmeasured")
@@ -249,11 +248,11 @@ def slowdown_by_kind(case: EventCase) -> RuleFinding:
 
 
 def action_of(case: EventCase) -> Action:
-    """What comes next: the decision rule on the slowest rank, unless the instrument or the host's lead forbids it.
+    """Next action: the decision rule on the slowest rank, unless the instrument or the host's lead forbids it.
 
     Raises:
-        NotProvenError: a rank did not tell.
-        UnusableEvidenceError: what it told cannot be used.
+        NotProvenError: a rank's evidence is missing.
+        UnusableEvidenceError: a rank's evidence cannot be used.
     """
     figures = measured_fitness(case)
     if figures is not None and not figures.fit:
@@ -265,7 +264,7 @@ def action_of(case: EventCase) -> Action:
 
 
 def possible_sums(profile: EventProfile) -> list[Mapping[SegmentKind, float]]:
-    """The category sums as published, and with the stream's waiting for the host taken out, at both of its bounds."""
+    """Category sums as published, then without the stream's waiting for the host, at both of its bounds."""
     sums: list[Mapping[SegmentKind, float]] = [category_sums(profile.kinds, profile.interval_ns)]
     waited = waiting(profile)
     for bound in (waited.least, waited.most) if waited else ():
@@ -275,24 +274,24 @@ def possible_sums(profile: EventProfile) -> list[Mapping[SegmentKind, float]]:
 
 
 def decided(case: EventCase) -> RuleFinding:
-    """Rule ``decided``: the decision rule was applied to the slowest rank alone; what it says is listed."""
+    """Rule ``decided``: the decision rule was applied to the slowest rank alone."""
     action_of(case)
     return None
 
 
 def decision_listed(case: EventCase) -> RuleFinding:
-    """Rule ``decision-listed``: what comes next, and that it authorises no endpoint."""
+    """Rule ``decision-listed``: the next action is listed; it authorises no endpoint."""
     return reported(f"{action_of(case)}; neither an endpoint nor a submission is authorised")
 
 
 def network_isolated(case: EventCase) -> RuleFinding:
-    """Rule ``network-isolated``: whether every arm had nothing but loopback is listed; unproven, nothing is claimed."""
+    """Rule ``network-isolated``: proof of arms with loopback alone is listed; without it nothing is claimed."""
     proven = every_arm_isolated(case)
     return reported("every arm ran in a network namespace with loopback alone" if proven else "not proven")
 
 
 def every_arm_isolated(case: EventCase) -> bool:
-    """Whether every arm left the host's network; raises as ``EventCase.record``."""
+    """True if every arm left the host's network; raises as ``EventCase.record``."""
     return all(
         record.network is not None
         and record.network.namespace != record.network.left
@@ -321,4 +320,4 @@ PROFILE_RULES: Mapping[str, Mapping[str, EventRule]] = {
     },
     "decision": {"decided": decided, "decision-listed": decision_listed, "network-isolated": network_isolated},
 }
-"""By clause, the rules that do."""
+"""Rules of each clause over a profile's content."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a few intervals of many replays to the shares of all of them, each with its interval.
+"""Estimates shares of a replay from a few intervals of many replays, each with its 95 % interval.
 
-Every interval of every replay has the same chance to be drawn. So the mean over the drawn ones of a group, times how
-many a replay has, estimates the group's time in a replay without bias; a share is such a sum over all of them. Its
-95 % interval follows from the scatter within each group (delta method), layers and replays alike.
+Every interval of every replay has the same chance to be drawn. So a group's mean over drawn intervals, times its number
+of intervals in a replay, is an unbiased estimate of its time. A share is such a time over the sum of all. Its interval
+follows from the scatter within each group, over layers and replays (delta method).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Group = TypeVar("Group", bound=Hashable)
 
 QUANTILE = statistics.NormalDist().inv_cdf(0.975)
 LEAST = 2
-"""Drawn intervals that a group needs: one has no scatter."""
+"""Least drawn intervals of a group: one has no scatter."""
 
 
 def sparse_shares(profile: SparseProfile) -> dict[SegmentKind, SparseShare]:
     """Shares by kind of segment.
 
     Raises:
-        NotProvenError: of a kind fewer than two intervals were drawn; more replays are needed.
+        NotProvenError: fewer than two intervals of a kind were drawn; more replays are needed.
     """
     return _shares(profile, profile.kinds)
 
@@ -39,8 +39,8 @@ def sparse_shares(profile: SparseProfile) -> dict[SegmentKind, SparseShare]:
 def sparse_class_shares(profile: SparseProfile) -> dict[str, SparseShare]:
     """Shares by place in the source: prefix, the repeated graphs, boundaries, tail.
 
-    A part of which fewer than two intervals were drawn, as a tail of one, is counted with the part that has the most
-    intervals of its kind, under both names: their common share is without bias too. Raises as ``sparse_shares``.
+    A part with fewer than two drawn intervals, such as a tail of one, joins the part with the most intervals of its
+    kind, under both names; their common share is unbiased too. Raises as ``sparse_shares``.
     """
     parts = [place.part for place in places(profile.kinds)]
     drawn = Counter(parts[index] for number in _numbers(profile) for index in chosen_intervals(profile.kinds, number))
@@ -65,8 +65,8 @@ def _shares(profile: SparseProfile, groups: Sequence[Group]) -> dict[Group, Spar
             drawn[groups[index]].append(nanoseconds)
     for group, values in drawn.items():
         if len(values) < LEAST:
-            message = f"rank {profile.rank}: {len(values)} intervals of {group} in {len(profile.replays)} replays"
-            raise NotProvenError(f"{message}; expected {LEAST} at least: measure more replays")
+            message = f"rank {profile.rank}: seen {len(values)} intervals of {group} in {len(profile.replays)} replays"
+            raise NotProvenError(f"{message}; expected {LEAST} at least; measure more replays")
     counts = Counter(groups)
     sums = {group: counts[group] * statistics.fmean(values) for group, values in drawn.items()}
     variances = {
@@ -74,7 +74,7 @@ def _shares(profile: SparseProfile, groups: Sequence[Group]) -> dict[Group, Spar
     }
     total = sum(sums.values())
     if not total:
-        raise NotProvenError(f"rank {profile.rank}: 0 ns in all drawn intervals; expected replays that took time")
+        raise NotProvenError(f"rank {profile.rank}: seen 0 ns in all drawn intervals; expected replays that took time")
     return {group: _share(group, sums, variances, total, len(values)) for group, values in drawn.items()}
 
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of each interval the stream worked, and how much it may have stood waiting for the host.
+"""Bounds how long the stream waited for the host in each interval.
 
-An event's time is when the stream came to it. Where the host had submitted all of an interval before the stream entered
-it, the interval is work. Where the host was still submitting, the stream may have waited up to the moment at which the
-host came to the interval's end. The two clocks are tied together by what cannot be otherwise: the stream passes no
-event before the host recorded it, which gives the earliest moment of the first event, and all are passed when the
-synchronise returns, which gives the latest. Both are carried through, so waiting is known within bounds and nothing is
-assumed of a queue's depth. The latency of a submission counts as work, as nothing here can see it.
+The stream reaches an event at the event's time. If the host had submitted all of an interval before the stream entered
+it, the interval is work. Otherwise the stream may have waited until the host reached the interval's end. Two facts tie
+the clocks together: the stream passes no event before the host recorded it (earliest moment of the first event), and it
+has passed all of them once the synchronise returns (latest moment). Both bounds are carried through, without an
+assumption on the queue's depth. Latency of a submission counts as work, since no record shows it.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from pytest_laguna.evidence.events.profile import EventProfile, HostLead
 from pytest_laguna.verdict import UnusableEvidenceError
 
 CLOCK_TOLERANCE = 0.001
-"""Of the span: by how much the two clocks may run apart in one replay."""
+"""Largest drift of the two clocks in one replay, as a share of the span."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Waiting:
-    """Nanoseconds that the stream may have waited for the host, one value a segment.
+    """Bounds of the stream's waiting for the host, in nanoseconds, one value a segment.
 
     Attributes:
-        least: with the stream as late as it can have been.
-        most: with the stream as early as it can have been.
-        lead: of the host over the stream at each boundary, in nanoseconds, by the latter: never more than it was.
+        least: for the latest possible stream.
+        most: for the earliest possible stream.
+        lead: of the host over the earliest possible stream at each boundary: a lower bound.
     """
 
     least: tuple[int, ...]
@@ -38,10 +37,10 @@ class Waiting:
 
 
 def waiting(profile: EventProfile) -> Waiting | None:
-    """Bounds of the stream's waiting; None where the host is the device, or the profile does not tell of the host.
+    """Bounds of the stream's waiting; None without a record of the host's lead.
 
     Raises:
-        UnusableEvidenceError: the stream ended later by its clock than the synchronise returned by the host's.
+        UnusableEvidenceError: the stream ended, by its clock, after the synchronise returned, by the host's.
     """
     lead = profile.lead
     if lead is None:
@@ -50,7 +49,7 @@ def waiting(profile: EventProfile) -> Waiting | None:
     earliest = max(host - device for host, device in zip(lead.boundary_ns, stream, strict=True))
     latest = lead.synchronised_ns - stream[-1]
     if latest < earliest - CLOCK_TOLERANCE * profile.total_ns:
-        message = f"rank {profile.rank}: the stream's end lies {earliest - latest} ns after the synchronise returned"
+        message = f"rank {profile.rank}: seen the stream's end {earliest - latest} ns after the synchronise returned"
         raise UnusableEvidenceError(f"{message}; expected clocks that agree to a thousandth of the replay")
     latest = max(earliest, latest)
     return Waiting(
@@ -61,8 +60,8 @@ def waiting(profile: EventProfile) -> Waiting | None:
 
 
 def _waited(stream: Sequence[int], first: int, lead: HostLead) -> tuple[int, ...]:
-    """Per interval from the stream's arrival until the host had submitted all of it.
+    """Nanoseconds of each interval from the stream's arrival until the host had submitted all of it.
 
-    Never beyond the interval's end: the first event is given no earlier than lets the host come first to every other.
+    They never exceed the interval: with ``first``, the stream passes no event before the host recorded it.
     """
     return tuple(max(host - (begin + first), 0) for begin, host in zip(stream[:-1], lead.boundary_ns[1:], strict=True))

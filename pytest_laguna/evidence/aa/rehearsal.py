@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import pydantic
 
@@ -104,14 +104,8 @@ class NullPlan(Schema):
     Attributes:
         decides: on the device lane.
         starts: processes of the control.
-        ranks: of each start.
         flag: the variable of the treatment; ``control`` is its value in every start.
-        completion_tokens: of each start's generation.
-        collective_breaks: True if each all-reduce is a break of its own.
-        graphs: graph segments of the target's capture, per rank.
-        breaks: its eager boundaries.
-        target_layers: attention layers of the target.
-        samples: replays that each rank profiles.
+        samples: replays in each rank's profile.
         effect_percent: the preregistered effect on the whole replay; None if none is expected.
     """
 
@@ -138,9 +132,6 @@ class Promotions(Schema):
     """How often rules promoted control against control.
 
     Attributes:
-        promoted: number of promotions.
-        count: number of comparisons.
-        rate: promoted over count.
         interval: of the rate, exact, 95 %.
     """
 
@@ -158,7 +149,6 @@ class Detection(Schema):
         count: of pairs of starts, or of blocks of legs.
         detectable_percent: minimum effect that ``count`` of them find with probability 0.8 by a 95 % t interval; None
             for a single one, and if no two starts differ.
-        effect_percent: the preregistered effect.
         needed: number that would find that effect with the same probability; None without an effect or a difference, or
             if more than a million are not enough.
     """
@@ -181,18 +171,17 @@ class NullAnalysis(Schema):
     """``analysis.json``: the result of control against control, valid for its lane alone.
 
     Attributes:
-        lane: of the measurement.
         decides: on the device lane.
-        against: findings by rule of exactness: starts by number.
+        against: rules of exactness that found a difference, with their findings; the rules are sealed.
         diagnostic: cases in which all six timing gates of gate 2 held between two consecutive starts.
         gates: such cases of each timing gate alone.
-        whole_replay: the detectable effect on the whole replay.
+        whole_replay: minimum detectable effect on the whole replay.
         endpoint: cases in which gate 3's rules found a block of controls ahead; None without a gate 3.
-        headline: the detectable effect on a leg's median throughput; None likewise.
+        headline: minimum detectable effect on a leg's median throughput; None likewise.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-null-analysis-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-null-analysis-v1"
+    file_schema: Annotated[Literal["pytest-laguna-null-analysis-v2"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-null-analysis-v2"
     )
     lane: Literal["cpu"]
     decides: Decides
@@ -202,3 +191,13 @@ class NullAnalysis(Schema):
     whole_replay: Detection
     endpoint: Promotions | None
     headline: Detection | None
+
+    @pydantic.field_validator("against", mode="before")
+    @classmethod
+    def _without_findings(cls, against: Any) -> Any:
+        """Accept rules as they are sealed, without their findings."""
+        return dict.fromkeys(against, "") if isinstance(against, list) else against
+
+    @pydantic.field_serializer("against")
+    def _sealed(self, against: dict[str, str]) -> list[str]:
+        return list(against)

@@ -10,7 +10,7 @@ import pydantic
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arms.arm_record import Arm
 from pytest_laguna.evidence.arms.plan import ArmsPlan
-from pytest_laguna.evidence.schemas import Schema, Sha256
+from pytest_laguna.evidence.schemas import Schema, Sentence, Sha256
 from pytest_laguna.evidence.values import Decides, Finite, NonNegative
 from pytest_laguna.verdict import Verdict
 
@@ -59,11 +59,10 @@ class DiagnosticPlan(ArmsPlan):
 
     Attributes:
         flag: the environment variable of the treatment; ``control`` and ``treatment`` are its two values.
-        draft_tokens: speculative tokens a cycle in every arm with a draft.
-        samples: replays that each rank of both graph arms profiles.
+        samples: replays in the profile of each rank of both graph arms.
         identical: pairs of arms whose tokens and text must be equal bit for bit; every other pair is reported.
         acceptance_rate_difference: maximum difference of accepted / proposed between speculating arms.
-        accepted_per_cycle: its minimum in every speculating arm: a draft that is never accepted bounds nothing.
+        accepted_per_cycle: its minimum in every speculating arm: a never accepted draft bounds nothing.
         queries: lengths of the cases of a parity packet.
         null: True for A/A: the candidate's slot holds a control, and every difference is noise.
     """
@@ -105,7 +104,7 @@ class RuleResult(Schema):
     """
 
     verdict: Verdict | None
-    reason: str
+    reason: Sentence = ""
 
     @pydantic.field_validator("reason")
     @classmethod
@@ -147,7 +146,6 @@ class Diagnosis(Schema):
     """``diagnostic/analysis.json``: a pure function of the files beside it.
 
     Attributes:
-        plan_sha256: digest of ``plan.json``.
         clauses: results by clause and rule.
         timing: the six published timing gates by name; None if the profiles cannot be compared.
         distributions: by arm and quantity.
@@ -156,8 +154,8 @@ class Diagnosis(Schema):
             rules call nothing else by either name.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-diagnosis-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-diagnosis-v1"
+    file_schema: Annotated[Literal["pytest-laguna-diagnosis-v2"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-diagnosis-v2"
     )
     notice: Literal["diagnostic only: neither benchmark nor submission evidence"] = NOTICE
     plan_sha256: Sha256

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the analysis of an endpoint campaign says: figures, findings, promotion and verdict.
+"""The analysis of an endpoint campaign: figures, findings, promotion and verdict.
 
 Two rates of a row are named everywhere. The legacy rate counts the first 100 tokens' events over the 99 intervals
 between them, and the published records are legacy rates; the conventional rate counts the 99 intervals, and is
@@ -15,13 +15,13 @@ import pydantic
 
 from pytest_laguna.evidence.endpoint.leg import LegName
 from pytest_laguna.evidence.endpoint.plan import Order
-from pytest_laguna.evidence.schemas import Schema
+from pytest_laguna.evidence.schemas import Schema, Sentence
 from pytest_laguna.evidence.values import Count, Decides, Finite, Positive, PositiveCount, Share
 from pytest_laguna.verdict import Verdict
 
 
 class Disposition(enum.StrEnum):
-    """What the published rules make of a campaign. Source: the laboratory's two crossovers."""
+    """Result of a campaign under the published rules. Source: the laboratory's two crossovers."""
 
     INCOMPLETE = "incomplete"
     """Legs are missing, and phase 1 is not yet decided."""
@@ -34,7 +34,7 @@ class Disposition(enum.StrEnum):
 
 
 class Conclusion(enum.StrEnum):
-    """What the interval over the blocks says."""
+    """Result of the interval over the blocks."""
 
     SUPERIOR = "superior"
     INFERIOR = "inferior"
@@ -43,21 +43,16 @@ class Conclusion(enum.StrEnum):
 
 
 class LegFigures(Schema):
-    """The numbers of one leg.
+    """The figures of one leg.
 
     Attributes:
-        block: from 1.
-        leg: its name.
         row_rates: legacy rate of each row, in tokens/s.
-        headline: median of them: the leg's rate, legacy.
+        headline: median throughput, legacy: their median.
         headline_conventional: the same median of the conventional rates.
         p10: linear percentile of the legacy rates.
-        mean: of the legacy rates; row 0 may carry a late capture, so the mean decides nothing.
+        mean: of the legacy rates; a late capture may slow row 0, so the mean decides nothing.
         stdev: sample standard deviation of the legacy rates.
         drafts: cycles with a proposal.
-        draft_tokens: proposed tokens.
-        accepted: accepted tokens.
-        acceptance_rate: accepted over proposed.
         target_cycle_ms: decode time over drafts.
     """
 
@@ -80,13 +75,10 @@ class PairFigures(Schema):
     """The candidate against the adjacent control; positive is in the candidate's favour.
 
     Attributes:
-        block: from 1.
         control: the A leg.
         candidate: the B leg next to it.
-        headline_change_percent: of the leg's headline.
-        rows_won: rows in which the candidate is strictly faster.
-        rows: how many there are.
-        median_row_change_percent: median of the rows' changes.
+        headline_change_percent: of the leg's median throughput.
+        rows_won: rows with a strictly faster candidate.
         cycle_saving_ms: control's target cycle less the candidate's.
         acceptance_rate_change: candidate's acceptance rate less the control's; neither sign is good.
     """
@@ -102,31 +94,29 @@ class PairFigures(Schema):
     acceptance_rate_change: Finite
 
 
-class RuleFinding(Schema):
-    """What one rule said of one thing; a rule that is satisfied everywhere has one finding, PASS.
+class EndpointFinding(Schema):
+    """Finding of one rule in one place; a rule satisfied everywhere has one finding, PASS.
 
     Attributes:
-        rule: its id.
-        where: the leg, pair or campaign that it looked at.
-        verdict: what it came to.
+        where: leg, pair or campaign.
         reason: one line; empty for PASS.
-        decides: whether it enters the verdict; what does not is reported.
+        decides: True if it enters the verdict; other findings are reported.
     """
 
     rule: str
     where: str
     verdict: Verdict
-    reason: str
+    reason: Sentence = ""
     decides: bool
 
 
 class Exactness(Schema):
-    """How many rows were exact, of how many that were planned.
+    """Number of exact rows, out of the planned ones.
 
     Attributes:
-        teacher: rows of all legs that equal the teacher's.
-        teacher_planned: 52 for four legs of 13 rows; 0 where the plan has no teacher.
-        cross_leg: rows of all legs but the first that equal the first leg's.
+        teacher: rows of all legs equal to the teacher's.
+        teacher_planned: 52 for four legs of 13 rows; 0 without a teacher in the plan.
+        cross_leg: rows of all legs but the first equal to the first leg's.
         cross_leg_planned: 39 for four legs of 13 rows.
     """
 
@@ -137,32 +127,31 @@ class Exactness(Schema):
 
 
 class PhaseOne(Schema):
-    """After the first adjacent pair.
+    """Result of the first adjacent pair.
 
     Attributes:
-        passed: whether every rule over its two legs is satisfied, timing among them.
-        stops: whether no further leg may be started: it did not pass, and timing decides.
-        reasons: what was against it, one line each.
+        passed: True if every rule over its two legs is satisfied, timing among them.
+        stops: True if no further leg may start: it did not pass, and timing decides.
+        reasons: of its failure, one line each.
     """
 
     passed: bool
     stops: bool
-    reasons: list[str]
+    reasons: Annotated[list[str], pydantic.Field(exclude=True, default_factory=list)]
 
 
 class Promotion(Schema):
-    """What could be submitted: never more than the lower candidate start.
+    """The promotable rate: at most the lower candidate start.
 
     Attributes:
-        value: the lowest candidate headline, legacy, in tokens/s.
+        value: the lowest candidate median throughput, legacy, in tokens/s.
         value_conventional: the same start's conventional one.
         above_record: the value less the record, both legacy, in tokens/s.
-        above_record_percent: the same in per cent of the record, taken from the multiple as the published ones are.
-        multiple_of_record: the value over the record.
-        lowest_control: the lowest control headline, legacy.
+        above_record_percent: the same in per cent of the record, from the multiple, like the published figures.
+        lowest_control: the lowest control median throughput, legacy.
         record: the approved one.
         practical_floor: the second bar; None for a campaign without it.
-        promoted: whether every rule, the interval among them, is satisfied and timing decides.
+        promoted: True if every rule, the interval among them, is satisfied and timing decides.
     """
 
     value: Positive
@@ -177,12 +166,10 @@ class Promotion(Schema):
 
 
 class BlockContrast(Schema):
-    """One block's datum.
+    """Contrast of one block.
 
     Attributes:
-        block: from 1.
-        order: of its legs.
-        contrast: mean of the candidates' logarithmic headlines less the mean of the controls'.
+        contrast: mean of the candidates' logarithmic median throughput less the mean of the controls'.
     """
 
     block: PositiveCount
@@ -191,19 +178,18 @@ class BlockContrast(Schema):
 
 
 class RepetitionFigures(Schema):
-    """What the blocks together say.
+    """Figures of all blocks together.
 
     Attributes:
-        blocks: their data, in the order in which they ran.
+        blocks: in the order of running.
         gain_percent: of the mean contrast.
         low_percent: lower end of the t interval.
         high_percent: upper end of it.
-        margin_percent: the frozen margin.
         sign_flip_p: exact one-sided p of a gain above the margin.
-        conclusion: what follows.
-        start_stdev: standard deviation of a start's logarithmic headline, from starts of one arm within a block.
-        power: probability that the planned blocks find the frozen effect, were ``start_stdev`` the true one; None when
-            no two starts differ.
+        start_stdev: standard deviation of a start's logarithmic median throughput, from starts of one arm within a
+            block.
+        power: probability of finding the frozen effect in the planned blocks, were ``start_stdev`` the true one; None
+            if no two starts differ.
     """
 
     blocks: list[BlockContrast]
@@ -218,34 +204,32 @@ class RepetitionFigures(Schema):
 
 
 class EndpointAnalysis(Schema):
-    """The analysis of the legs that exist; a pure function of the plan, the teacher and the legs.
+    """The analysis of the existing legs: a pure function of the plan, the teacher and the legs.
 
     Attributes:
-        verdict: of what decides.
-        reason: one line; for PASS what is proven.
-        published_verdict: of all rules, whatever decides.
-        null_verdict: in a null campaign, which proves nothing of the candidate, what control against control came to;
-            None where the candidate runs.
-        label: ``single block``, which describes and does not decide between small effects, or the number of blocks; of
-            a null campaign it says so first.
-        decides: as in the plan.
-        disposition: what the published rules make of it.
-        exactness: counts of exact rows.
+        verdict: of the deciding rules.
+        reason: one line; for PASS the proven facts.
+        published_verdict: of all rules, deciding or not.
+        null_verdict: of control against control in an A/A campaign, proving nothing of the candidate; None for a
+            candidate.
+        label: ``single block``, a description without a decision between small effects, or the number of blocks; in an
+            A/A campaign it begins with this fact.
+        disposition: by the published rules.
         phase_1: None until its two legs exist.
         promotion: None until all legs exist and have figures.
         repetition: None for one block, or until all blocks exist and have figures.
-        legs: figures of every leg that has them.
-        pairs: figures of every adjacent pair that has them.
-        declared: for every leg and fact the observation behind it.
-        findings: of every rule that had something to look at.
-        not_asked: the other rules, which prove nothing: the plan does without them, or what they look at is missing.
+        legs: of every leg with figures.
+        pairs: of every adjacent pair with figures.
+        declared: for every leg and fact its observation.
+        findings: of every rule with evidence.
+        not_asked: the other rules, which prove nothing: the plan does without them, or their evidence is missing.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-endpoint-analysis-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-endpoint-analysis-v1"
+    file_schema: Annotated[Literal["pytest-laguna-endpoint-analysis-v2"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-endpoint-analysis-v2"
     )
     verdict: Verdict
-    reason: str
+    reason: Sentence = ""
     published_verdict: Verdict
     null_verdict: Verdict | None
     label: str
@@ -258,5 +242,5 @@ class EndpointAnalysis(Schema):
     legs: list[LegFigures]
     pairs: list[PairFigures]
     declared: dict[str, dict[str, str]]
-    findings: list[RuleFinding]
+    findings: list[EndpointFinding]
     not_asked: list[str]

@@ -131,14 +131,7 @@ class Outlier(Schema):
 
 
 class SourceRanges(Schema):
-    """The intervals by their place in the model's source, in nanoseconds.
-
-    Attributes:
-        prefix_ns: before the first decoder layer.
-        layers: of each layer.
-        tail_ns: after the last one.
-        classes: of the repeated graphs, with their outliers.
-    """
+    """The intervals by their place in the model's source, in nanoseconds."""
 
     prefix_ns: list[Nanoseconds]
     layers: list[list[Nanoseconds]]
@@ -179,10 +172,9 @@ class SelectedRank(Schema):
     """The slowest rank.
 
     Attributes:
-        total_ns: sum of its intervals.
         category_ns: the same by kind of segment.
         category_percent: their shares; None if they are withheld.
-        ranges: intervals by source; None for an unknown form.
+        ranges: None for an unknown form.
         host: None on a CPU, and without the host's lead in the profile.
     """
 
@@ -224,7 +216,6 @@ class EventAnalysis(Schema):
 
     Attributes:
         status: the published contract's name of a complete profile; None without one.
-        plan_sha256: digest of ``plan.json``.
         clauses: results by clause and rule.
         rank_total_ns: by rank; it selects the slowest rank before any category is computed.
         selected: None without a profile of each rank.
@@ -235,11 +226,11 @@ class EventAnalysis(Schema):
         action: None without a complete profile, and if the trial of the instrument proves nothing.
         network_isolated: every arm ran in a network namespace of its own with nothing but loopback; None if an arm does
             not prove it.
-        device_work_only: nothing here has shown that an interval holds device work alone.
+        device_work_only: no interval is shown to hold device work alone.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-event-analysis-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-event-analysis-v1"
+    file_schema: Annotated[Literal["pytest-laguna-event-analysis-v2"], pydantic.Field(alias="schema")] = (
+        "pytest-laguna-event-analysis-v2"
     )
     status: Literal["exact_event_profile_stop"] | None
     plan_sha256: Sha256

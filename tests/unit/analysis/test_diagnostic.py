@@ -57,7 +57,7 @@ def test_what_is_only_listed_proves_nothing() -> None:
     listed = RuleResult(verdict=None, reason="not applicable: lane cpu")
     held = RuleResult(verdict=Verdict.PASS, reason="")
     stopped = RuleResult(verdict=Verdict.STOP, reason="slower")
-    assert clause_verdict({"a": listed}) == (Verdict.NOT_PROVEN, "no rule could be applied")
+    assert clause_verdict({"a": listed}) == (Verdict.NOT_PROVEN, "rules: seen none applied; expected at least one")
     assert clause_verdict({"a": listed, "b": held}) == (Verdict.PASS, "1 rules hold, 1 are listed only")
     assert clause_verdict({"a": held, "b": stopped, "c": listed}) == (Verdict.STOP, "b: slower")
 
@@ -225,7 +225,7 @@ def test_without_profiles_nothing_was_compared_wherever_timing_decides_or_not(tm
         assert diagnosis.timing is None
         assert clause_verdict(diagnosis.clauses["timing"]) == (
             Verdict.NOT_PROVEN,
-            "compared: files-whole: graph-control rank 1: no profile; it saw 5 of 5 replays",
+            "compared: files-whole: graph-control rank 1: seen 5 of 5 replays, and no profile; expected both whole",
         )
         assert diagnosis.clauses["timing"]["whole_replay"].verdict is gate
         if gate is None:
@@ -278,7 +278,7 @@ def test_a_reason_is_one_line_whatever_a_file_is_called(tmp_path: Path) -> None:
     tree = root.good() | {"arms/graph-control/profile/rank1\n\x1b[2J.json": {}, "arms/x\ny/z": {}}
     diagnosis = root.judged(tree, tmp_path)
     found = root.findings(diagnosis)
-    assert found["replay-samples/files-whole"][1].startswith("graph-control: profile of rank1\\n\\x1b[2J.json")
+    assert found["replay-samples/files-whole"][1].startswith("graph-control: seen a profile rank1\\n\\x1b[2J.json")
     assert found["arms-fresh/nothing-unexpected"][1].startswith("arms/x\\ny: expected the four arms")
     assert all(result.reason.isprintable() for rules in diagnosis.clauses.values() for result in rules.values())
 

@@ -45,7 +45,7 @@ from tests.unit.engine import support
 
 ALL_PAIRS = [[first, second] for number, first in enumerate(Arm) for second in [*Arm][number + 1 :]]
 ACCEPTED = "[34, 34, 34, 34, 34, 34, 34] of 34"
-NOT_XPU = "not applicable: no part of it is an XPU's"
+NOT_XPU = "not applicable: no XPU engine is recorded"
 
 LISTED = {
     "identity-exact/stack-fits": NOT_XPU,
@@ -247,7 +247,7 @@ def control_died(tree: root.Tree) -> None:
 
 
 SURROUNDINGS: list[tuple[str, str, str, Change]] = [
-    ("parity-packets/one-a-card", "VOID", "packets/2: expected packets of 2 cards", two_more_packets),
+    ("parity-packets/one-a-card", "VOID", "packets/2: seen, unplanned; expected packets of 2 cards", two_more_packets),
     (
         "parity-packets/packets-ended-clean",
         "VOID",
@@ -257,37 +257,37 @@ SURROUNDINGS: list[tuple[str, str, str, Change]] = [
     (
         "parity-packets/packets-as-asked",
         "VOID",
-        "packets/1: the record is of rank 1, the request of rank 1; expected one request for its card",
+        "packets/1: seen a record of rank 1 and a request of rank 1; expected one request for its card",
         at("packets/1/request.json", "target", "/other"),
     ),
     (
         "parity-packets/packets-same-engine",
         "VOID",
-        "packets/1: more 1; expected None of the arms",
+        "packets/1: seen more 1; expected the arms' None",
         at(PACKET, "versions|more", "1"),
     ),
     (
         "parity-packets/packets-same-engine",
         "VOID",
-        ("packets/1: models ('/other', '/models/draft'); expected ('/models/target', '/models/draft') of the arms"),
+        ("packets/1: seen models ('/other', '/models/draft'); expected the arms' ('/models/target', '/models/draft')"),
         both(at("packets/1/request.json", "target", "/other"), at(PACKET, "request|target", "/other")),
     ),
     (
         "parity-packets/packets-own-processes",
         "VOID",
-        ("packets/1: process 4001, started at tick 300001, is also that of graph-control rank 1; expected a fresh one"),
+        ("packets/1: seen process 4001, started at tick 300001, also in graph-control rank 1; expected a fresh one"),
         at(PACKET, "process", root.good()[CONTROL]["ranks"][1]["process"]),
     ),
     (
         "parity-packets/packets-own-processes",
         "VOID",
-        "packets/1: process 3000, started at tick 50000, is also that of packets/0; expected a fresh one",
+        "packets/1: seen process 3000, started at tick 50000, also in packets/0; expected a fresh one",
         at(PACKET, "process", {"pid": 3000, "start_ticks": 50_000}),
     ),
     (
         "parity-packets/card-of-lease",
         "VOID",
-        "card 0: computed on x; the lease's is cpu-slot-0",
+        "card 0: seen card x; expected the leased cpu-slot-0",
         both(*(at(f"packets/{position}/record.json", "platform|card", "x") for position in (0, 1))),
     ),
     (
@@ -373,8 +373,8 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
         within(PACKET, "versions", lambda versions: versions.pop("vllm")),
     ),
     ("arms-fresh/ended-clean", "NOT_PROVEN", "arms/q1/record.json: there is none", without("arms/q1/")),
-    ("parity-packets/packets-ended-clean", "NOT_PROVEN", "packets/1: there is none", without("packets/1/")),
-    ("cards-idle/after-packets", "NOT_PROVEN", "packets/1: there is none", without("packets/1/")),
+    ("parity-packets/packets-ended-clean", "NOT_PROVEN", "packets/1: seen none; expected a packet a card", without("packets/1/")),
+    ("cards-idle/after-packets", "NOT_PROVEN", "packets/1: seen none; expected a packet a card", without("packets/1/")),
     ("cards-idle/one-lease", "NOT_PROVEN", "the looks name 0 leases; expected one", without(*LOOKS)),
     (
         "cards-idle/looks-in-order",
@@ -391,14 +391,14 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
     (
         "sole-treatment/teachers-same-engine",
         "VOID",
-        "q1: environment VLLM_X is '1'; expected None as in graph-control",
+        "q1: environment VLLM_X: seen '1'; expected None as in graph-control",
         at(Q1, "environment|VLLM_X", "1"),
     ),
     (
         "sole-treatment/arguments-equal",
         "FAIL",
         (
-            f"rank 1: {LAYER}: control calls=35 distinct=2 sha256='{SIGNATURE}', candidate calls=35 distinct=2"
+            f"rank 1: {LAYER}: seen control calls=35 distinct=2 sha256='{SIGNATURE}', candidate calls=35 distinct=2"
             f" sha256='{OTHER}'"
         ),
         at(CANDIDATE, f"ranks|1|kernel_signatures|{LAYER}|sha256", OTHER),
@@ -406,10 +406,10 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
     (
         "sole-treatment/arguments-equal",
         "FAIL",
-        (f"rank 1: model.layers.99.self_attn.attn: control None, candidate calls=35 distinct=2 sha256='{SIGNATURE}'"),
+        (f"rank 1: model.layers.99.self_attn.attn: seen control None, candidate calls=35 distinct=2 sha256='{SIGNATURE}'"),
         one_more_layer,
     ),
-    ("sole-treatment/allocations-equal", "VOID", "2 ranks in the control, 1 in the candidate", one_rank),
+    ("sole-treatment/allocations-equal", "VOID", "ranks: seen 2 in the control, 1 in the candidate; expected as many", one_rank),
     (
         "sole-treatment/environment-as-asked",
         "VOID",
@@ -447,7 +447,7 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
         "replay-samples/one-batch",
         "VOID",
         (
-            f"graph-control rank 0 replayed {root.DESCRIPTOR!r}; graph-candidate rank 1 replayed '16 tokens';"
+            f"batches: seen {root.DESCRIPTOR!r} on graph-control rank 0, '16 tokens' on graph-candidate rank 1;"
             " expected one batch"
         ),
         OTHER_BATCH,
@@ -464,49 +464,49 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
     (
         "replay-samples/files-whole",
         "NOT_PROVEN",
-        "graph-control rank 0: no profile; it saw 5 of 5 replays",
+        "graph-control rank 0: seen 5 of 5 replays, and no profile; expected both whole",
         without(*CONTROL_PROFILE),
     ),
     (
         "replay-samples/files-whole",
         "NOT_PROVEN",
-        "graph-control: no rank2.json; expected a profile of each rank",
+        "graph-control: seen no rank2.json; expected a profile of each rank",
         at("plan.json", "cards", [*root.CARDS, "cpu-slot-2"]),
     ),
     (
         "replay-samples/files-whole",
         "VOID",
-        "graph-control: profile of rank2.json; expected a file a rank",
+        "graph-control: seen a profile rank2.json; expected a file a rank",
         both(*(put(f"arms/graph-control/profile/rank{rank}.json", {}) for rank in (3, 2))),
     ),
     (
         "replay-samples/files-whole",
         "VOID",
-        "eager: a profile of rank0.json; expected none of an arm without graphs",
+        "eager: seen a profile rank0.json; expected none of an arm without graphs",
         both(*(put(f"arms/eager/profile/rank{rank}.json", {}) for rank in (1, 0))),
     ),
     (
         "replay-samples/files-as-reported",
         "VOID",
-        f"graph-candidate: rank1.json has digest {PROFILE_DIGEST}; its rank wrote None",
+        f"graph-candidate: rank1.json: seen digest {PROFILE_DIGEST}; expected its rank's None",
         one_rank,
     ),
     (
         "replay-samples/files-as-reported",
         "VOID",
-        f"graph-candidate: rank1.json has digest {PROFILE_DIGEST}; its rank wrote {OTHER}",
+        f"graph-candidate: rank1.json: seen digest {PROFILE_DIGEST}; expected its rank's {OTHER}",
         at(CANDIDATE, "ranks|1|profile|sha256", OTHER),
     ),
     (
         "replay-samples/captured-batch",
         "VOID",
-        f"graph-candidate rank 1: replayed {root.DESCRIPTOR!r}; expected the captured []",
+        f"graph-candidate rank 1: seen replays of {root.DESCRIPTOR!r}; expected the captured []",
         one_rank,
     ),
     (
         "replay-samples/ranks-named",
         "NOT_PROVEN",
-        "graph-control: profiles of 1 ranks; expected 2",
+        "graph-control: seen profiles of 1 ranks; expected 2",
         without(CONTROL_PROFILE[1]),
     ),
     ("replay-samples/ranks-named", "NOT_PROVEN", LOST, without("arms/graph-control/")),
@@ -519,13 +519,13 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
     (
         "replay-samples/segments-planned",
         "FAIL",
-        f"graph-control rank 0: 291 segments in order {order_sha256(MOVED)}; expected 291 in order {ORDER}",
+        f"graph-control rank 0: seen 291 segments in order {order_sha256(MOVED)}; expected 291 in order {ORDER}",
         at(CONTROL_PROFILE[0], "kinds", MOVED),
     ),
     (
         "replay-samples/within-generation",
         "VOID",
-        "graph-control rank 0: replays of 50826410 ns in all; expected them within 50000000 ns",
+        "graph-control rank 0: seen replays of 50826410 ns in all; expected them within 50000000 ns",
         at(CONTROL, "generation_seconds", 0.05),
     ),
     ("timing/compared", "NOT_PROVEN", LOST, without(CONTROL)),
@@ -545,7 +545,7 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
         "timing/compared",
         "FAIL",
         (
-            "preparations-counted: graph-candidate rank 1 sample 3: forward, update and ns of update (47, 0, 0);"
+            "preparations-counted: graph-candidate rank 1 sample 3: seen forward, update and ns of update (47, 0, 0);"
             " expected (48, 0, 0)"
         ),
         changed(CANDIDATE_PROFILE[1], forward_calls=47),

@@ -346,7 +346,7 @@ def judged(legs: list[lab.Leg], plan: EndpointPlan | None = None) -> Judged:
 def test_a_block_has_its_own_headlines() -> None:
     plan = lab.plan(repetition=REPETITION.model_copy(update={"blocks": 2}))
     seen = judged(lab.blocks([METADATA, lab.scaled(METADATA, A1=2.0, B1=2.0, B2=2.0, A2=2.0)]), plan)
-    first, second = seen.headlines(1), seen.headlines(2)
+    first, second = seen.median_throughputs(1), seen.median_throughputs(2)
     assert first["B1"] == pytest.approx(METADATA["B1"].rates[6], rel=1e-6)
     assert second == pytest.approx({name: 2 * rate for name, rate in first.items()}, rel=1e-6)
     assert [(number, name) for number, name in seen.legs] == sorted(seen.legs)

@@ -51,9 +51,9 @@ def test_what_holds_has_nothing_to_say(tmp_path: Path) -> None:
 IDENTITY = {
     "binaries-equal-arms": "one graph arm runs",
     "native-mapped": "no arm runs the candidate",
-    "stack-fits": "no part of it is an XPU's",
-    "closure-whole": "no part of it is an XPU's",
-    "closure-mapped": "no part of it is an XPU's",
+    "stack-fits": "no XPU engine is recorded",
+    "closure-whole": "no XPU engine is recorded",
+    "closure-mapped": "no XPU engine is recorded",
 }
 ANYWHERE = {f"identity-exact/{rule}": f"not applicable: {reason}" for rule, reason in IDENTITY.items()} | {
     "profile-complete/clocks-agree": "not applicable: the host is the device",

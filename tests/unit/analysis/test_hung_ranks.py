@@ -44,7 +44,7 @@ def test_a_rank_that_does_not_wait_is_what_the_others_wait_for(waiting: Stack) -
 
 
 def test_a_rank_that_wrote_nothing_is_named() -> None:
-    silent = "rank 1 did not say where it was: it was stopped, had ended or had not begun"
+    silent = "rank 1 left no stack: it was stopped, had ended or had not begun"
     assert hung_ranks({0: COLLECTIVE}, 2) == f"{silent}; rank 0 waited in {REDUCED}"
     said = hung_ranks({0: SPINS}, 2)
     assert said == f"{silent}; rank 0 was in {SPUN}"
@@ -60,7 +60,7 @@ def test_every_rank_that_hung_is_named_and_one_that_waited() -> None:
     said = hung_ranks({0: COLLECTIVE, 2: SPINS, 3: COMPUTES_ON_A_TAPE, 4: COLLECTIVE}, 5)
     assert said is not None
     [silent, spun, computed, waited] = said.split("; ")
-    assert silent.startswith("rank 1 did not say")
+    assert silent.startswith("rank 1 left no stack")
     assert spun == f"rank 2 was in {SPUN}"
     assert computed == "rank 3 was in run (/project/pytest_laguna/engine/tape_graph.py, line 7)"
     assert waited == f"rank 0 waited in {REDUCED}"

@@ -18,7 +18,7 @@ from tests.diagnostic_root import Change, at, both
 
 CAMPAIGNS = Path(__file__).parents[3] / "campaigns"
 CONTROL, CANDIDATE = (f"arms/{arm}/record.json" for arm in (Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE))
-NULL = "not applicable: null campaign: the candidate's slot held a control"
+NULL = "not applicable: A/A campaign: the candidate's slot held a control"
 
 
 def null_tree() -> root.Tree:
@@ -74,7 +74,7 @@ MUTANTS: dict[str, tuple[Change, str, str]] = {
             "arms/graph-candidate/profile/rank1.json": root.profile(Arm.GRAPH_CANDIDATE, 1),
         }),
         "view-preparations/control-incumbent",
-        "graph-candidate rank 1 sample 0: incumbent, persistent, hits and builds",
+        "graph-candidate rank 1 sample 0: seen incumbent, persistent, hits and builds",
     ),
 }
 

@@ -17,10 +17,15 @@ from pytest_laguna.analysis.aa import noise as null_timing
 from pytest_laguna.analysis.aa.noise import EXACTNESS, Start, analyse_null, judge_null, null_figures, warnings
 from pytest_laguna.analysis.diagnostic.replay_profile import QUANTITIES, ArmProfile
 from pytest_laguna.analysis.diagnostic.timing import GATES
-from pytest_laguna.analysis.statistics import binomial_interval, count_needed, detectable, superiority_power
+from pytest_laguna.analysis.statistics import (
+    binomial_interval,
+    count_needed,
+    minimum_detectable_effect,
+    superiority_power,
+)
 from pytest_laguna.evidence.aa.rehearsal import Detection, NullAnalysis, NullPlan, Promotions
 from pytest_laguna.evidence.arms.arm_record import ArmRecord, token_digest
-from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis, LegFigures, RuleFinding
+from pytest_laguna.evidence.endpoint.analysis import EndpointAnalysis, EndpointFinding, LegFigures
 from pytest_laguna.verdict import UnusableEvidenceError, Verdict
 from tests import endpoint_legs as lab
 from tests.caught_first import caught_first
@@ -85,7 +90,7 @@ def test_equal_results_and_noise_that_is_promoted_half_the_time() -> None:
     finding = judge_null(found)
     assert finding is not None
     assert finding[0] is Verdict.FAIL
-    assert finding[1].startswith("gate 2's timing rules promoted 3 of 6 pairs of controls, 11.8 % to 88.2 %")
+    assert finding[1].startswith("gate 2: seen 3 of 6 pairs of controls promoted by timing rules, 11.8 % to 88.2 %")
 
 
 @pytest.mark.parametrize(("promoted", "fails"), [(0, False), (1, False), (2, False), (3, True)])
@@ -119,9 +124,9 @@ def test_what_can_be_told_from_noise_follows_from_how_far_starts_are_apart() -> 
 def test_a_campaign_whose_effect_is_lost_in_noise_is_told_so() -> None:
     found = analysed(PLAN, endpoint=_null_block())
     told = warnings(found)
-    assert told[0].startswith("whole replay: 0.23 % is expected; 6 pairs of starts on lane cpu can tell ")
+    assert told[0].startswith("whole replay: seen minimum detectable effect ")
     assert found.whole_replay.needed is not None
-    assert f"{found.whole_replay.needed} of them would be needed" in told[0]
+    assert f"expected at most 0.23 %; plan {found.whole_replay.needed} of them" in told[0]
     assert null_figures(found)["null.warning.1"] == told[0]
     sure = PLAN.model_copy(update={"effect_percent": 50.0})
     assert warnings(analysed(sure)) == []
@@ -236,7 +241,7 @@ def test_of_each_rule_the_first_start_that_differs_is_told() -> None:
     found = analysed(PLAN, starts)
     assert [*found.against] == ["same-engine"]
     assert found.against["same-engine"].startswith("start 1: ")
-    told = f"same-engine: {found.against['same-engine']}; expected control against control to differ in nothing"
+    told = f"same-engine: {found.against['same-engine']} (between two controls)"
     assert judge_null(found) == (Verdict.FAIL, told)
 
 
@@ -259,12 +264,12 @@ def _said(**changed: Any) -> NullAnalysis:
 
 
 REPLAY_WARNING = (
-    "whole replay: 0.5 % is expected; 4 pairs of starts on lane cpu can tell 1.25 % or more from noise, and 164 of"
-    " them would be needed"
+    "whole replay: seen minimum detectable effect 1.25 % with 4 pairs of starts on lane cpu; expected at most 0.5 %;"
+    " plan 164 of them"
 )
 HEADLINE_WARNING = (
-    "headline: 0.5 % is expected; 1 blocks on lane cpu can tell nothing from noise, and no number of them would be"
-    " needed"
+    "median throughput: seen minimum detectable effect unknown with 1 blocks on lane cpu; expected at most 0.5 %;"
+    " no count is enough"
 )
 
 
@@ -291,24 +296,24 @@ def test_each_figure_has_its_name_and_its_number() -> None:
 def test_what_just_cannot_be_told_from_noise_does_not_seem_to_be_what_is_expected() -> None:
     near = Detection(deviation=0.01, count=4, detectable_percent=0.5001, effect_percent=0.5, needed=5)
     [told] = warnings(_said(whole_replay=near, headline=None))
-    assert told.startswith("whole replay: 0.5 % is expected; 4 pairs of starts on lane cpu can tell 0.5001 % or more")
+    assert told.startswith("whole replay: seen minimum detectable effect 0.5001 % with 4 pairs")
 
 
 @pytest.mark.parametrize(
     ("gate", "field", "low", "told"),
     [
-        ("gate 2", "diagnostic", 0.0625, "1 of 4 pairs of controls, 6.2 % to 75.0 %"),
+        ("gate 2", "diagnostic", 0.0625, "1 of 4 pairs of controls promoted by timing rules, 6.2 % to 75.0 %"),
         ("gate 2", "diagnostic", 0.05, None),
-        ("gate 3", "endpoint", 0.0625, "1 of 4 pairs of controls, 6.2 % to 75.0 %"),
+        ("gate 3", "endpoint", 0.0625, "1 of 4 pairs of controls promoted by timing rules, 6.2 % to 75.0 %"),
         ("gate 3", "endpoint", 0.05, None),
-        ("gate 2", "diagnostic", 0.0500001, "1 of 4 pairs of controls, 5.00001 % to 75.0 %"),
+        ("gate 2", "diagnostic", 0.0500001, "1 of 4 pairs of controls promoted by timing rules, 5.00001 % to 75.0 %"),
     ],
 )
 def test_a_rate_that_is_surely_above_five_per_cent_fails(gate: str, field: str, low: float, told: str | None) -> None:
     seldom = Promotions(promoted=0, count=1, rate=0.0, interval=(0.0, 0.975))
     often = Promotions(promoted=1, count=4, rate=0.25, interval=(low, 0.75))
     found = judge_null(_said(**{"diagnostic": seldom, "endpoint": seldom, field: often}))
-    expected = f"{gate}'s timing rules promoted {told}; expected an interval that reaches below 5 %"
+    expected = f"{gate}: seen {told}; expected an interval reaching below 5 %"
     assert found == (None if told is None else (Verdict.FAIL, expected))
 
 
@@ -316,7 +321,7 @@ _RECORD = record()
 TWO_STARTS = PLAN.model_copy(update={"starts": 2})
 
 
-def _block(headlines: Sequence[tuple[str, float]], *findings: RuleFinding) -> EndpointAnalysis:
+def _block(headlines: Sequence[tuple[str, float]], *findings: EndpointFinding) -> EndpointAnalysis:
     """As much of the analysis of a block as is looked at here."""
     of_legs: list[dict[str, Any]] = [{"leg": leg, "headline": headline} for leg, headline in headlines]
     values: dict[str, Any] = {
@@ -334,7 +339,7 @@ HEADLINES = [("A1", 100.0), ("B1", 110.0), ("B2", 100.0), ("A2", 100.0)]
     [("FAIL", "null-finds-nothing", 1), ("PASS", "null-finds-nothing", 0), ("FAIL", "another", 0)],
 )
 def test_a_block_of_controls_that_is_found_ahead_is_one_false_promotion(verdict: str, rule: str, promoted: int) -> None:
-    finding = RuleFinding(rule=rule, where="campaign", verdict=Verdict(verdict), reason="", decides=True)
+    finding = EndpointFinding(rule=rule, where="campaign", verdict=Verdict(verdict), reason="", decides=True)
     seen = analysed(TWO_STARTS, pairs(False), _block(HEADLINES, finding)).endpoint
     assert seen is not None
     assert (seen.promoted, seen.count, seen.rate) == (promoted, 1, float(promoted))
@@ -388,21 +393,21 @@ def test_a_block_of_other_legs_is_unusable(headlines: list[tuple[str, float]]) -
     with pytest.raises(UnusableEvidenceError) as raised:
         analysed(TWO_STARTS, pairs(False), _block(headlines))
     names = [leg for leg, _ in headlines]
-    assert str(raised.value) == f"a null block with legs {names}; expected A1, B1, B2 and A2"
+    assert str(raised.value) == f"A/A block: seen legs {names}; expected A1, B1, B2 and A2"
 
 
 def test_what_is_missing_is_unusable() -> None:
     starts = [start(number) for number in range(12)]
-    with pytest.raises(UnusableEvidenceError, match="11 starts; expected 12"):
+    with pytest.raises(UnusableEvidenceError, match="starts: seen 11; expected 12"):
         analysed(PLAN, starts[1:])
     maxima = starts[0].profile.maxima
     for profile, told in (
         (ArmProfile((), "rank0.json: torn", {}, maxima), "rank0.json: torn"),
         (ArmProfile((), None, {"x": "rank 0 sample 1: bad"}, maxima), "rank 0 sample 1: bad"),
-        (ArmProfile((), None, {}, {}), "no view_preparation in a start's profile; expected one a replay"),
+        (ArmProfile((), None, {}, {}), "start's profile: seen no view_preparation; expected one a replay"),
         (
             ArmProfile((), None, {}, dict(maxima) | {"whole_replay": []}),
-            "no whole_replay in a start's profile; expected one a replay",
+            "start's profile: seen no whole_replay; expected one a replay",
         ),
     ):
         with pytest.raises(UnusableEvidenceError) as raised:
@@ -430,12 +435,12 @@ def test_the_exact_interval_of_a_rate(successes: int, count: int, low: float, hi
 
 @pytest.mark.parametrize(("successes", "count"), [(-1, 3), (4, 3), (0, 0)])
 def test_a_rate_of_nothing_is_refused(successes: int, count: int) -> None:
-    with pytest.raises(ValueError, match="expected 0 to as many as were tried"):
+    with pytest.raises(ValueError, match="expected 0 to the number of trials"):
         binomial_interval(successes, count, 0.95)
 
 
 def test_more_values_find_less_and_a_bound_is_kept() -> None:
-    few, many = (detectable(stdev=0.01, count=count, confidence=0.95, power=0.8) for count in (3, 30))
+    few, many = (minimum_detectable_effect(stdev=0.01, count=count, confidence=0.95, power=0.8) for count in (3, 30))
     assert many < few
     assert count_needed(stdev=0.01, excess=few, confidence=0.95, power=0.8, most=100) == 3
     assert count_needed(stdev=0.01, excess=1e-6, confidence=0.95, power=0.8, most=1000) is None

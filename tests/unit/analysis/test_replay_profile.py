@@ -159,39 +159,41 @@ SERVED = {"incumbent_calls": 0, "persistent_calls": 48, "persistent_hits": 48}
             CONTAINMENT,
             {"segment_ns": [1, 20, 0, 0, 3, 40, 4]},
             None,
-            {"segments-timed": "a segment of 0 ns; expected every segment but other to take time"},
+            {"segments-timed": "seen a segment of 0 ns; expected every segment but other to take time"},
         ),
         (
             CONTAINMENT,
             {"loop_ns": 69, "host_ns": 68, "whole_ns": 72},
             {"forward_ns": 41},
             {
-                "loop-contains-segments": "loop 69 ns; expected at least the 70 ns of its segments",
-                "host-contains-loop": "host 68 ns; expected at least the 69 ns of its loop",
-                "whole-contains-host": "whole 72 ns; expected at least the 73 ns of host and synchronise",
-                "views-within-attention": "attention 40 ns; expected at least the 41 ns of its views",
+                "loop-contains-segments": "seen loop of 69 ns; expected at least the 70 ns of its segments",
+                "host-contains-loop": "seen host of 68 ns; expected at least the 69 ns of its loop",
+                "whole-contains-host": "seen whole of 72 ns; expected at least the 73 ns of host and synchronise",
+                "views-within-attention": "seen attention of 40 ns; expected at least the 41 ns of its views",
             },
         ),
         (
             CONTAINMENT,
             {"synchronize_ns": 0},
             None,
-            {"synchronise-timed": "synchronise of 0 ns; expected it to take time"},
+            {"synchronise-timed": "seen a synchronise of 0 ns; expected it to take time"},
         ),
         (CONTROL, {}, {}, {}),
         (
             CONTROL,
             {},
             None,
-            {"preparations-counted": "no view preparations are recorded; expected their counts"},
+            {"preparations-counted": "seen no view preparations; expected their counts"},
         ),
         (
             CONTROL,
             {},
             SERVED | {"update_ns": 3},
             {
-                "preparations-counted": "forward, update and ns of update (48, 0, 3); expected (48, 0, 0)",
-                "control-incumbent": ("incumbent, persistent, hits and builds (0, 48, 48, 0); expected (48, 0, 0, 0)"),
+                "preparations-counted": "seen forward, update and ns of update (48, 0, 3); expected (48, 0, 0)",
+                "control-incumbent": (
+                    "seen incumbent, persistent, hits and builds (0, 48, 48, 0); expected (48, 0, 0, 0)"
+                ),
             },
         ),
         (CANDIDATE, {}, SERVED, {}),
@@ -199,7 +201,11 @@ SERVED = {"incumbent_calls": 0, "persistent_calls": 48, "persistent_hits": 48}
             CANDIDATE,
             {},
             {},
-            {"candidate-persistent": ("incumbent, persistent, hits and builds (48, 0, 0, 0); expected (0, 48, 48, 0)")},
+            {
+                "candidate-persistent": (
+                    "seen incumbent, persistent, hits and builds (48, 0, 0, 0); expected (0, 48, 48, 0)"
+                ),
+            },
         ),
     ],
 )

@@ -153,7 +153,7 @@ def test_of_a_t_without_bound_nothing_lies_beyond() -> None:
 
 def test_a_fraction_that_does_not_converge_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "_TERMS", 2)
-    with pytest.raises(ArithmeticError, match=r"beta function at 0\.5, 1\.5, 0\.25 did not converge in 2 terms"):
+    with pytest.raises(ArithmeticError, match=r"beta function at 0\.5, 1\.5, 0\.25: not converged; expected it in 2 terms"):
         statistics.t_cumulative(1.0, 3)
 
 
@@ -292,7 +292,7 @@ def test_more_successes_than_tries_have_no_interval(successes: int, count: int) 
 
 @pytest.mark.parametrize(("count", "stdev", "power"), [(2, 50.0, 0.9), (4, 0.005, 0.8), (16, 0.25, 0.5)])
 def test_what_is_detectable_has_the_power_that_was_asked_for(count: int, stdev: float, power: float) -> None:
-    found = statistics.detectable(stdev=stdev, count=count, confidence=0.95, power=power)
+    found = statistics.minimum_detectable_effect(stdev=stdev, count=count, confidence=0.95, power=power)
     seen = statistics.superiority_power(stdev=stdev, count=count, confidence=0.95, excess=found)
     assert seen == pytest.approx(power, abs=1e-9)
 

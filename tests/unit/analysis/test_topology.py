@@ -48,9 +48,9 @@ def test_every_layer_adds_one_attention_and_two_sums(layers: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"architectures": ["LlamaForCausalLM"]}, r"^config.json: architectures \['LlamaForCausalLM'\]; expected"),
+        ({"architectures": ["LlamaForCausalLM"]}, r"^config.json: seen architectures \['LlamaForCausalLM'\]; expected"),
         ({"architectures": None}, "architectures None"),
-        ({"num_hidden_layers": 0}, r"^config.json: num_hidden_layers 0; expected a whole number from 1"),
+        ({"num_hidden_layers": 0}, r"^config.json: seen num_hidden_layers 0; expected a whole number from 1"),
         ({"num_hidden_layers": 1025}, "num_hidden_layers 1025; expected a whole number from 1 to 1024"),
         ({"num_hidden_layers": 10**15}, "num_hidden_layers 1000000000000000; expected a whole number from 1 to 1024"),
         ({"num_hidden_layers": True}, "num_hidden_layers True"),
@@ -74,11 +74,11 @@ def told(change: root.Change, rule: str, directory: Path) -> str:
 
 def test_a_plan_that_its_configuration_does_not_give_is_told_with_both(tmp_path: Path) -> None:
     assert told(at("plan.json", "target_layers", 47), "plan-derived", tmp_path) == (
-        f"the plan expects {WHOLE} in 47 layers; the configuration gives {WHOLE} in 48"
+        f"plan: seen {WHOLE} in 47 layers; expected {WHOLE} in 48, by the configuration"
     )
 
 
 def test_a_rank_without_graphs_is_told_with_what_was_expected(tmp_path: Path) -> None:
     assert told(at("arms/graph-control/record.json", "ranks|0|graphs", []), "graphs-frozen", tmp_path) == (
-        f"graph-control rank 0: captured no graph of the target; expected {WHOLE}"
+        f"graph-control rank 0: seen captured no graph of the target; expected {WHOLE}"
     )

@@ -220,13 +220,13 @@ REFUSED: list[tuple[Callable[[Path], None], str, str]] = [
     (found_first, "engine-imported", "vllm: imported from "),
     (directory_beside_a_module, "engine-as-installed", "vllm 1.0: vllm/envs/__init__.py: no RECORD lists it"),
     (compiled_without_source, "engine-as-installed", "torch 1.0: torch/extra.pyc: no RECORD lists it"),
-    (hook, "start-files-known", "hook.pth: Python runs it when it starts, and no RECORD lists it"),
-    (customization, "start-files-known", "usercustomize.py: Python runs it when it starts"),
-    (hook_that_a_record_lists_without_its_digest, "start-files-known", "hook.pth: Python runs it"),
+    (hook, "start-files-known", "hook.pth: seen run at Python's start and in no RECORD"),
+    (customization, "start-files-known", "usercustomize.py: seen run at Python's start"),
+    (hook_that_a_record_lists_without_its_digest, "start-files-known", "hook.pth: seen run at Python's start"),
     (no_extension, "extension-there", f"{CANDIDATE}: no compiled extension; expected one for validator 'native'"),
     (no_record, "engine-as-installed", "torch 1.0: has no RECORD"),
     (no_vllm, "engine-as-installed", "vllm: not installed"),
-    (editable_without_git, "trees-clean", "tree, which is no git checkout"),
+    (editable_without_git, "trees-clean", "tree; expected a git checkout"),
 ]
 
 
@@ -247,7 +247,7 @@ def test_the_doctor_names_the_start_file_that_would_be_refused(
     change(engine)
     [reason] = judge(describe(engine, tmp_path / "ask")).values()
     [told] = unlisted(engine)
-    assert reason.startswith(f"{told}: Python runs it when it starts")
+    assert reason.startswith(f"{told}: seen run at Python's start")
 
 
 def test_the_doctor_names_none_that_would_be_taken(engine: Path, tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_an_editable_distribution_is_its_tree_and_commit(engine: Path, tmp_path:
     }
     assert judge(described) == {}
     (tree / "changed.py").write_text("")
-    assert f"changed since commit {commit}" in judge(describe(engine, tmp_path / "dirty"))["trees-clean"]
+    assert f"changed; expected commit {commit}" in judge(describe(engine, tmp_path / "dirty"))["trees-clean"]
 
 
 def touched_module(engine: Path) -> None:

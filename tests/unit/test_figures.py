@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.analysis.endpoint import analyse_endpoint
-from pytest_laguna.analysis.summary import diagnosis_figures, endpoint_figures
 from pytest_laguna.evidence.endpoint.plan import Repetition
+from pytest_laguna.experiments.diagnostic import diagnosis_figures
+from pytest_laguna.experiments.endpoint import endpoint_figures
 from tests import diagnostic_root, endpoint_legs
 
 

@@ -48,7 +48,7 @@ CAUSE_VERDICT: Mapping[str, Verdict] = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Observed:
+class ClauseEvents:
     """Events of one clause in the journal."""
 
     clause: str
@@ -58,7 +58,7 @@ class Observed:
     proofs: tuple[ClauseProof, ...]
 
 
-def ran_once(observed: Observed) -> Finding | None:
+def ran_once(observed: ClauseEvents) -> Finding | None:
     """Rule ``ran-once``: a test of the frozen list starts once and has each phase at most once; none is run again."""
     whens = [phase.when for phase in observed.phases]
     if observed.starts == 0:
@@ -68,7 +68,7 @@ def ran_once(observed: Observed) -> Finding | None:
     return None
 
 
-def phases_clean(observed: Observed) -> Finding | None:
+def phases_clean(observed: ClauseEvents) -> Finding | None:
     """Rule ``phases-clean``: a failed or skipped phase decides, set-up before call before teardown."""
     for phase in observed.phases:
         if phase.outcome != "passed":
@@ -79,7 +79,7 @@ def phases_clean(observed: Observed) -> Finding | None:
     return None
 
 
-def phases_complete(observed: Observed) -> Finding | None:
+def phases_complete(observed: ClauseEvents) -> Finding | None:
     """Rule ``phases-complete``: every test has set-up, call and teardown."""
     whens = tuple(phase.when for phase in observed.phases)
     if whens != PHASES:
@@ -90,14 +90,14 @@ def phases_complete(observed: Observed) -> Finding | None:
     return None
 
 
-def proof_given(observed: Observed) -> Finding | None:
+def proof_given(observed: ClauseEvents) -> Finding | None:
     """Rule ``proof-given``: a passed test has a proof; a bare return counts as passed."""
     if not observed.proofs:
         return Verdict.NOT_PROVEN, "passed without a proof; expected the test to call prove(...)"
     return None
 
 
-CLAUSE_RULES: Mapping[str, Callable[[Observed], Finding | None]] = {
+CLAUSE_RULES: Mapping[str, Callable[[ClauseEvents], Finding | None]] = {
     "ran-once": ran_once,
     "phases-clean": phases_clean,
     "phases-complete": phases_complete,
@@ -202,7 +202,7 @@ def _unlisted(clauses: Sequence[tuple[str, str]], raw: Evidence) -> list[Finding
     ]
 
 
-def _judge_clause(observed: Observed, raw: Finding | None) -> ClauseResult:
+def _judge_clause(observed: ClauseEvents, raw: Finding | None) -> ClauseResult:
     """Judge a clause by its first finding; the journal's come before the evidence's."""
     findings = (*(rule(observed) for rule in CLAUSE_RULES.values()), raw)
     verdict, reason = next((finding for finding in findings if finding is not None), (Verdict.PASS, ""))
@@ -217,9 +217,9 @@ def _judge_clause(observed: Observed, raw: Finding | None) -> ClauseResult:
     )
 
 
-def _observe(clause: str, nodeid: str, events: Sequence[Event]) -> Observed:
+def _observe(clause: str, nodeid: str, events: Sequence[Event]) -> ClauseEvents:
     own = [event for event in events if event.data.get("nodeid") == nodeid]
-    return Observed(
+    return ClauseEvents(
         clause=clause,
         nodeid=nodeid,
         starts=sum(event.kind == "test-started" for event in own),

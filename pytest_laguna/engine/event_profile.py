@@ -26,7 +26,7 @@ _ATTEMPTED: set[tuple[Path, int]] = set()
 """Root and rank of every attempt of this process; a second attempt is refused, however the first ended."""
 
 
-class Batch(Protocol):
+class TimedBatch(Protocol):
     """A captured batch, such as ``compat.replay.CapturedBatch``."""
 
     descriptor: str
@@ -62,7 +62,7 @@ class Subject:
         world_size: number of ranks.
     """
 
-    def __init__(self, batch: Batch, kinds: Sequence[SegmentKind], order: str, place: tuple[int, int]) -> None:
+    def __init__(self, batch: TimedBatch, kinds: Sequence[SegmentKind], order: str, place: tuple[int, int]) -> None:
         """Check the batch; raises ProfileError for another size, topology or place.
 
         Args:

@@ -136,12 +136,12 @@ def make_inputs(seed: int, kind: AttentionKind, query: int) -> Inputs:
     return Inputs(*rows)
 
 
-def make_batch(query: int, device: torch.device) -> attention_layers.Batch:
+def make_batch(query: int, device: torch.device) -> attention_layers.DecodeBatch:
     """A sequence for each query, all over one history in reversed pages; each writes its own token."""
     pages = torch.arange(PAGES - 1, -1, -1, dtype=torch.int32)
     positions = torch.arange(KV_TOKENS - query, KV_TOKENS)
     slots = pages[positions // PAGE_TOKENS].long() * PAGE_TOKENS + positions % PAGE_TOKENS
-    return attention_layers.Batch(
+    return attention_layers.DecodeBatch(
         slots=slots.to(device),
         block_table=pages.repeat(query, 1).to(device),
         lengths=torch.full((query,), KV_TOKENS, dtype=torch.int32, device=device),

@@ -24,7 +24,7 @@ _Taken: TypeAlias = tuple[tuple[Clocked, Counted, Counted], tuple[int, int] | No
 offloader, at the begin, after the submission and after the end. Samples are made from these after the last replay."""
 
 
-class Batch(Protocol):
+class ProfiledBatch(Protocol):
     """A captured batch, such as ``compat.replay.CapturedBatch``."""
 
     descriptor: str
@@ -50,7 +50,7 @@ class ReplayProfiler:
 
     def __init__(  # noqa: PLR0913, PLR0917 - each is one fact
         self,
-        batch: Batch,
+        batch: ProfiledBatch,
         kinds: Sequence[SegmentKind],
         seam: TimingSeam,
         directory: ProfileDirectory,

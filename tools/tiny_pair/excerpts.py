@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from typing import get_args
 
-from pytest_laguna.engine.tiny_pair.corpus import Kind, Stream
+from pytest_laguna.engine.tiny_pair.corpus import Kind, TextStream
 
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 _SEPARATORS = (" ", ", ", "\n")
@@ -22,7 +22,7 @@ def batch(generator: random.Random, sequences: int, tokens: int) -> list[list[in
 
 def _excerpt(generator: random.Random, tokens: int) -> list[int]:
     """Excerpt of a random stream; it may begin in the middle of an item."""
-    stream = Stream(
+    stream = TextStream(
         generator.choice(_KINDS),
         generator.randrange(_POSITIONS),
         generator.randrange(1, 10),

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_laguna.engine.tiny_pair.corpus import Stream
-from pytest_laguna.engine.tiny_pair.prompts import Prompt
+from pytest_laguna.engine.tiny_pair.corpus import TextStream
+from pytest_laguna.engine.tiny_pair.prompts import StreamStart
 from pytest_laguna.engine.tiny_pair.tokenizer import END_TOKEN
 
 GATE_2_TOKENS = 272
@@ -15,23 +15,23 @@ SUITE_TOKENS = 160
 """Most tokens generated after each prompt of the suite."""
 
 SUITE = {
-    "count-with-commas": Prompt(Stream("digits", 5, separator=", "), 60),
-    "function-definitions": Prompt(Stream("functions", 4), 108),
-    "words-on-lines": Prompt(Stream("words", 3), 96),
-    "assignments-plus-three": Prompt(Stream("assignments", 6, constant=3), 84),
-    "letters-with-digits": Prompt(Stream("letters", 7, separator=", "), 72),
-    "words-in-a-row": Prompt(Stream("words", 18, separator=" "), 88),
-    "count-on-lines": Prompt(Stream("digits", 1), 64),
-    "more-function-definitions": Prompt(Stream("functions", 9), 144),
-    "assignments-plus-eight": Prompt(Stream("assignments", 2, constant=8), 96),
-    "words-with-commas": Prompt(Stream("words", 9, separator=", "), 105),
-    "bullet-list": Prompt(Stream("bullets", 0), 52),
-    "numbered-list": Prompt(Stream("numbered", 0), 104),
-    "long-rollover": Prompt(Stream("functions", 0), 711),
+    "count-with-commas": StreamStart(TextStream("digits", 5, separator=", "), 60),
+    "function-definitions": StreamStart(TextStream("functions", 4), 108),
+    "words-on-lines": StreamStart(TextStream("words", 3), 96),
+    "assignments-plus-three": StreamStart(TextStream("assignments", 6, constant=3), 84),
+    "letters-with-digits": StreamStart(TextStream("letters", 7, separator=", "), 72),
+    "words-in-a-row": StreamStart(TextStream("words", 18, separator=" "), 88),
+    "count-on-lines": StreamStart(TextStream("digits", 1), 64),
+    "more-function-definitions": StreamStart(TextStream("functions", 9), 144),
+    "assignments-plus-eight": StreamStart(TextStream("assignments", 2, constant=8), 96),
+    "words-with-commas": StreamStart(TextStream("words", 9, separator=", "), 105),
+    "bullet-list": StreamStart(TextStream("bullets", 0), 52),
+    "numbered-list": StreamStart(TextStream("numbered", 0), 104),
+    "long-rollover": StreamStart(TextStream("functions", 0), 711),
 }
 
 
-def continuation(prompt: Prompt, tokens: int) -> list[int]:
+def continuation(prompt: StreamStart, tokens: int) -> list[int]:
     """Token ids of the stream after a prompt: as many as asked for, or fewer if the end token comes first."""
     following = prompt.stream.token_ids(prompt.tokens + tokens)[prompt.tokens :]
     return following[: following.index(END_TOKEN) + 1] if END_TOKEN in following else following

@@ -140,7 +140,7 @@ def bind_caches(config: VllmConfig, caches: Mapping[str, torch.Tensor]) -> None:
     bind_kv_cache(dict(caches), config.compilation_config.static_forward_context, [])
 
 
-class Batch(NamedTuple):
+class DecodeBatch(NamedTuple):
     """One decode step of several sequences with one new token each.
 
     Attributes:
@@ -157,7 +157,7 @@ class Batch(NamedTuple):
 
 
 @contextlib.contextmanager
-def calling(config: VllmConfig, layer: Any, batch: Batch) -> Iterator[None]:
+def calling(config: VllmConfig, layer: Any, batch: DecodeBatch) -> Iterator[None]:
     """Set the forward context for a layer's call on a batch; without a causal mask, as each query is a sequence."""
     sequences = len(batch.lengths)
     values: dict[str, Any] = {

@@ -28,7 +28,7 @@ class Capture(NamedTuple):
     segments: list[Callable[[], Any]]
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """Rank of a worker."""
 
     rank: int
@@ -36,9 +36,9 @@ class Place(NamedTuple):
     tensor_parallel_rank: int
 
 
-def place(worker: Any) -> Place:
+def place(worker: Any) -> RankPlace:
     """Ranks of a worker: the first two fields are its own, the third is its process group's."""
-    return Place(worker.rank, worker.vllm_config.parallel_config.world_size, get_tensor_model_parallel_rank())
+    return RankPlace(worker.rank, worker.vllm_config.parallel_config.world_size, get_tensor_model_parallel_rank())
 
 
 def target_attention_layers(worker: Any) -> dict[str, Any]:

@@ -41,7 +41,7 @@ Kind: TypeAlias = Literal["digits", "functions", "words", "assignments", "letter
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Stream:
+class TextStream:
     """One endless text.
 
     Attributes:

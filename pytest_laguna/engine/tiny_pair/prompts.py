@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from .corpus import Stream
+from .corpus import TextStream
 from .tokenizer import decode
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Prompt:
+class StreamStart:
     """The first tokens of a stream.
 
     Attributes:
@@ -18,7 +18,7 @@ class Prompt:
         tokens: length of the prompt.
     """
 
-    stream: Stream
+    stream: TextStream
     tokens: int
 
     @property
@@ -28,11 +28,11 @@ class Prompt:
 
 
 GATE_2 = {
-    "word-chain": Prompt(Stream("words", 13), 34),
-    "digits": Prompt(Stream("digits", 2, separator=", "), 48),
-    "functions": Prompt(Stream("functions", 2), 66),
-    "assignments": Prompt(Stream("assignments", 0, constant=7), 38),
-    "letters": Prompt(Stream("letters", 2, separator=", "), 44),
+    "word-chain": StreamStart(TextStream("words", 13), 34),
+    "digits": StreamStart(TextStream("digits", 2, separator=", "), 48),
+    "functions": StreamStart(TextStream("functions", 2), 66),
+    "assignments": StreamStart(TextStream("assignments", 0, constant=7), 38),
+    "letters": StreamStart(TextStream("letters", 2, separator=", "), 44),
 }
 
 

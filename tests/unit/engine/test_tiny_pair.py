@@ -299,7 +299,7 @@ def test_the_committed_suite_is_the_prompts() -> None:
 
 
 def test_a_prompt_goes_on_where_its_text_ends_and_stops_at_the_end() -> None:
-    prompt = prompts.Prompt(corpus.Stream("numbered", 22), 4)
+    prompt = prompts.StreamStart(corpus.TextStream("numbered", 22), 4)
     assert prompt.text == "23: "
     assert suite.continuation(prompt, 50) == [*tokenizer.encode("whisky\n24: yard\n"), tokenizer.END_TOKEN]
     assert suite.continuation(prompt, 6) == tokenizer.encode("whisky")

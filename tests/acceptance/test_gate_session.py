@@ -103,7 +103,7 @@ def test_gate_2_refuses_another_campaign_digest(project: Project) -> None:
 def test_gate_2_needs_cards(project: Project) -> None:
     assert project.gate(1).returncode == 0
     result = project.pytest("--gate=2")
-    assert (result.returncode, "needs --cards" in last_line(result)) == (4, True)
+    assert (result.returncode, "gate 2: no --cards" in last_line(result)) == (4, True)
     assert not project.attempt(2).exists()
 
 
@@ -286,7 +286,7 @@ def test_pytest_timeout_does_not_decide_in_a_gate(project: Project) -> None:
     ("arguments", "message"),
     [
         (["--sealed-root="], "--sealed-root: empty; expected DIR"),
-        (["--device=cpu", "--device=cpu"], "--device is given 2 times; expected once"),
+        (["--device=cpu", "--device=cpu"], "--device: seen 2 times; expected once"),
         (["--sealed-root=a\nb"], "expected a printable path"),
         ([f"--sealed-root={'x' * 300}"], "File name too long"),
         (["--junitxml=campaign.toml/x.xml"], "is not a directory that can be written to"),

@@ -285,7 +285,7 @@ INTERFERENCES = {
         "arms/q1",
         _stop_a_rank,
         23,
-        "rank 1 did not say where it was: it was stopped, had ended or had not begun; rank 0 waited in ",
+        "rank 1 left no stack: it was stopped, had ended or had not begun; rank 0 waited in ",
         cards=2,
         deadline_seconds="240.0",
     ),

@@ -88,7 +88,7 @@ def test_a_device_gate_runs_what_somebody_else_reviewed(device: DeviceProject) -
     assert device.gate(1).returncode == 0
     refused = device.gate(2)
     assert refused.returncode == 23, refused.stdout
-    assert "gate 2: NOT_PROVEN: frozen-present: the campaign was never frozen" in refused.stdout
+    assert "gate 2: NOT_PROVEN: frozen-present: campaign: seen no frozen state" in refused.stdout
     assert not _ran(device, 1)
     device.frozen_and_reviewed()
     passed = device.gate(2)
@@ -102,7 +102,9 @@ def test_frozen_alone_is_not_reviewed(device: DeviceProject) -> None:
     assert device.laguna("freeze", "campaign.toml").returncode == 0
     assert device.gate(1).returncode == 0
     refused = device.gate(2)
-    assert (refused.returncode, "review-present: nobody has reviewed" in refused.stdout) == (23, True), refused.stdout
+    assert (refused.returncode, "review-present: campaign: seen no review" in refused.stdout) == (23, True), (
+        refused.stdout
+    )
     assert not _ran(device, 1)
 
 
@@ -110,9 +112,9 @@ def test_frozen_alone_is_not_reviewed(device: DeviceProject) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("campaign.toml", "frozen-current: the campaign has changed since it was frozen"),
-        ("demo_candidate/__init__.py", "frozen-current: the candidate has changed since it was frozen"),
-        ("checks/test_first.py", "frozen-current: the harness has changed since it was frozen"),
+        ("campaign.toml", "frozen-current: campaign: seen changed since it was frozen"),
+        ("demo_candidate/__init__.py", "frozen-current: candidate: seen changed since it was frozen"),
+        ("checks/test_first.py", "frozen-current: harness: seen changed since it was frozen"),
     ],
 )
 def test_a_change_since_closes_the_device_gate_until_it_is_reviewed_again(

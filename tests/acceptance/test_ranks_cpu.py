@@ -97,7 +97,7 @@ def test_a_rank_that_samples_another_token_is_named(changed: Ended) -> None:
     assert (second[:step], second[step]) == (first[:step], first[step] + 1)
     finding = judge_samples([("q1", record)])
     assert finding is not None
-    told = f"q1 rank 1: sampled {second[step]} as token {step}; expected {first[step]}, as the arm gave"
+    told = f"q1 rank 1: seen {second[step]} sampled as token {step}; expected {first[step]}, as the arm gave"
     assert finding == (Verdict.FAIL, told)
     assert [path.name for path in directory.glob("rank-*")] == []
 

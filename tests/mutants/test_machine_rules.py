@@ -25,7 +25,7 @@ from pytest_laguna.evidence.schemas import AttemptStart, read_model
 from pytest_laguna.evidence.values import Lane
 from pytest_laguna.machine.cards import Card
 from pytest_laguna.verdict import Verdict
-from pytest_laguna.verify.verification import verify_attempt
+from pytest_laguna.verify.verification import derive_analysis, verify_attempt
 from tests.caught_first import caught_first
 from tests.mutants.test_process_rules import FOUND, GOOD
 from tests.sealed import LOOKS, build, good_events, idle_record, write_idle, write_lease
@@ -143,14 +143,14 @@ def _other_lane(evidence: MachineEvidence) -> MachineEvidence:
 
 
 MUTANTS: list[tuple[str, str, Change, Verdict, str, str]] = [
-    ("lease-recorded", "no lease", _with(lease=ABSENT), Verdict.NOT_PROVEN, LEASE, "no lease is recorded"),
+    ("lease-recorded", "no lease", _with(lease=ABSENT), Verdict.NOT_PROVEN, LEASE, "seen none; expected a lease"),
     (
         "lease-recorded",
         "no look before",
         _with(before=ABSENT),
         Verdict.NOT_PROVEN,
         BEFORE,
-        "missing; whether the cards were idle before the lease is not proven",
+        "seen none; expected the state of the cards before the lease",
     ),
     (
         "lease-recorded",
@@ -158,17 +158,31 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str, str]] = [
         _with(after=ABSENT),
         Verdict.NOT_PROVEN,
         AFTER,
-        "missing; whether the cards were idle after the lease is not proven",
+        "seen none; expected the state of the cards after the lease",
     ),
-    ("lease-recorded", "another lease", _before(token="f" * 32), Verdict.VOID, BEFORE, "of another lease"),
-    ("lease-recorded", "looks of another lane", _before(lane="cuda"), Verdict.VOID, BEFORE, "of another lease"),
+    (
+        "lease-recorded",
+        "another lease",
+        _before(token="f" * 32),
+        Verdict.VOID,
+        BEFORE,
+        "seen token, cards, lane and phase",
+    ),
+    (
+        "lease-recorded",
+        "looks of another lane",
+        _before(lane="cuda"),
+        Verdict.VOID,
+        BEFORE,
+        "seen token, cards, lane and phase",
+    ),
     (
         "lease-recorded",
         "the look before as the look after",
         lambda e: dataclasses.replace(e, after=e.before),
         Verdict.VOID,
         AFTER,
-        "of another lease, other cards or another phase than after",
+        "seen token, cards, lane and phase",
     ),
     (
         "lease-of-this-session",
@@ -176,7 +190,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str, str]] = [
         _other_lane,
         Verdict.VOID,
         LEASE,
-        "of lane cuda; expected cpu",
+        "seen lane cuda; expected cpu",
     ),
     (
         "lease-of-this-session",
@@ -184,7 +198,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str, str]] = [
         _other_card,
         Verdict.VOID,
         LEASE,
-        "of cards ['9 (cpu-slot-9)']; expected those of --cards=0",
+        "seen cards ['9 (cpu-slot-9)']; expected those of --cards=0",
     ),
     (
         "shows-its-cards",
@@ -192,7 +206,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str, str]] = [
         _with_lease(environment={"LAGUNA_CPU_CARDS": "1"}),
         Verdict.VOID,
         LEASE,
-        "environment {'LAGUNA_CPU_CARDS': '1'}; expected {'LAGUNA_CPU_CARDS': '0'}, which",
+        "seen environment {'LAGUNA_CPU_CARDS': '1'}; expected {'LAGUNA_CPU_CARDS': '0'}",
     ),
     (
         "shows-its-cards",
@@ -200,7 +214,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str, str]] = [
         _with_lease(environment={"LAGUNA_CPU_CARDS": "0", "LD_PRELOAD": "x.so"}),
         Verdict.VOID,
         LEASE,
-        "environment {'LAGUNA_CPU_CARDS': '0', 'LD_PRELOAD': 'x.so'}; expected",
+        "seen environment {'LAGUNA_CPU_CARDS': '0', 'LD_PRELOAD': 'x.so'}; expected",
     ),
     (
         "shows-its-cards",
@@ -208,19 +222,26 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str, str]] = [
         _with_lease(cores=[7]),
         Verdict.VOID,
         LEASE,
-        "cores [7]; expected [0], its cards'",
+        "seen cores [7]; expected [0]",
     ),
-    ("shows-its-cards", "every core", _with_lease(cores=[]), Verdict.VOID, LEASE, "cores []; expected [0], its cards'"),
+    ("shows-its-cards", "every core", _with_lease(cores=[]), Verdict.VOID, LEASE, "seen cores []; expected [0]"),
     (
         "looks-around-the-tests",
         "the look before with its phase changed",
         lambda e: dataclasses.replace(e, after=present(e.before).model_copy(update={"phase": "after"})),
         Verdict.VOID,
         AFTER,
-        f"a look at {LOOKS[0]}; expected after the tests",
+        f"seen a snapshot at {LOOKS[0]}; expected after the tests",
     ),
     *(
-        ("looks-around-the-tests", name, _dated(look, utc, phase), Verdict.VOID, record, f"a look at {utc}; expected")
+        (
+            "looks-around-the-tests",
+            name,
+            _dated(look, utc, phase),
+            Verdict.VOID,
+            record,
+            f"seen a snapshot at {utc}; expected",
+        )
         for name, look, utc, phase, record in (
             ("before the attempt", 0, "2020-07-25T00:00:00.000000+00:00", "before", BEFORE),
             ("a look before that is among the tests", 1, "2026-07-25T00:00:02.000001+00:00", "before", BEFORE),
@@ -234,7 +255,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str, str]] = [
         _with_lease(cards=[OTHER_CARD]),
         Verdict.VOID,
         LEASE,
-        "card cpu-slot-0 is 'core 0 of another'; expected 'core 0'",
+        "seen card cpu-slot-0 named 'core 0 of another'; expected 'core 0'",
     ),
     (
         "storage-internal",
@@ -250,7 +271,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str, str]] = [
         _with_lease(places=PLACES[1:]),
         Verdict.NOT_PROVEN,
         LEASE,
-        "where evidence lies is not recorded",
+        "seen no place of evidence; expected one",
     ),
     ("no-holder", "held", _held, Verdict.VOID, AFTER, ""),
     (
@@ -267,7 +288,7 @@ MUTANTS: list[tuple[str, str, Change, Verdict, str, str]] = [
         _with(audits={HOST_AUDIT: _audit(999)}),
         Verdict.VOID,
         HOST_AUDIT,
-        "999 bytes",
+        "memory: seen 999 bytes",
     ),
 ]
 """The last three are of cards, processes and hosts, which have theirs elsewhere: it matters that they are asked."""
@@ -358,7 +379,7 @@ RECORD_MUTANTS = [
 def test_a_record_that_is_not_as_it_was_written_is_found(path: str, found: str | None, seen: str) -> list[str]:
     assert judge_records(RECORDED, RECORDED.get) == []
     ((verdict, text),) = judge_records(RECORDED, (RECORDED | {path: found}).get)
-    assert (verdict, text) == (Verdict.VOID, f"{path}: records-as-written: {seen}; expected what was recorded there")
+    assert (verdict, text) == (Verdict.VOID, f"{path}: records-as-written: seen {seen}; expected the file as recorded")
     return [text.split(": ")[1]]
 
 
@@ -373,16 +394,15 @@ def test_so_it_is_when_an_attempt_is_verified(gate: int, content: bytes | None, 
             files.write_new(evidence / "only" / "note.json", content)
 
     attempt = build(tmp_path, events, gate=gate, before_sealing=write)
-    analysis = files.read_canonical_json(attempt / root.ANALYSIS)
-    assert isinstance(analysis, dict)
-    assert (analysis["verdict"], str(analysis["reason"]).partition(":")[0]) == ("VOID", "only/note.json")
+    analysis = derive_analysis(attempt, read_model(attempt / root.ATTEMPT, AttemptStart))
+    assert (analysis.verdict, analysis.reason.partition(":")[0]) == (Verdict.VOID, "only/note.json")
 
 
 def test_cards_in_another_order_are_not_those_of_the_session(good: MachineEvidence) -> None:
     for cards in ([], ["0", "0"], ["1"], ["cpu-slot-1"], ["cpu-"], [""]):
         ((verdict, text),) = judge_machine(good, IDLE, HOST, dataclasses.replace(SESSION, cards=cards))
         assert verdict is Verdict.VOID
-        assert text.startswith("lease.json: lease-of-this-session: of cards ['0 (cpu-slot-0)']")
+        assert text.startswith("lease.json: lease-of-this-session: seen cards ['0 (cpu-slot-0)']")
 
 
 def test_a_damaged_file_makes_nothing_of_the_others_unread(tmp_path: Path) -> None:
@@ -432,8 +452,8 @@ def _garble(evidence: Path) -> None:
 
 
 DAMAGES: list[tuple[Callable[[Path], None], Verdict, str]] = [
-    (_delete, Verdict.NOT_PROVEN, "idle-after.json: lease-recorded: missing"),
-    (_hold, Verdict.FAIL, "idle-after.json: memory-at-baseline: card cpu-slot-0 uses 5 bytes"),
+    (_delete, Verdict.NOT_PROVEN, "idle-after.json: lease-recorded: seen none"),
+    (_hold, Verdict.FAIL, "idle-after.json: memory-at-baseline: card cpu-slot-0: seen 5 bytes"),
     (_leave, Verdict.FAIL, "only/process.json: nothing-left: left behind: pid 7"),
     (_garble, Verdict.VOID, "only/host.json: before: Field required"),
 ]
@@ -447,7 +467,6 @@ def test_the_attempt_comes_to_it_whatever_its_tests_say(
     attempt = build(tmp_path, gate=2, before_sealing=damage)
     report = verify_attempt(attempt.parent.parent, 2, 1)
     assert report.verdict in {verdict, Verdict.VOID}  # it has no attempt of gate 1 before it
-    analysis = files.read_canonical_json(attempt / root.ANALYSIS)
-    assert isinstance(analysis, dict)
-    assert analysis["verdict"] == verdict
-    assert str(analysis["reason"]).startswith(reason)
+    analysis = derive_analysis(attempt, read_model(attempt / root.ATTEMPT, AttemptStart))
+    assert analysis.verdict is verdict
+    assert analysis.reason.startswith(reason)

@@ -27,7 +27,7 @@ FOUND = FoundProcess(pid=7, command="sleep 300", start_ticks=11)
 
 MUTANTS: list[tuple[str, dict[str, Any], Verdict, str]] = [
     ("nothing-left", {"leftovers": [FOUND]}, Verdict.FAIL, "left behind: pid 7, started at tick 11: sleep 300"),
-    ("nothing-left", {"survivors": [FOUND]}, Verdict.FAIL, "survived SIGKILL: seen pid 7, started at tick 11: sleep 300"),
+    ("nothing-left", {"survivors": [FOUND]}, Verdict.FAIL, "survived SIGKILL: pid 7, started at tick 11: sleep 300"),
     ("supervised-throughout", {"reason": Reason.SUPERVISOR_LOST}, Verdict.VOID, "supervisor-lost: seen no watcher"),
     ("supervised-throughout", {"reason": Reason.OWNER_GONE}, Verdict.VOID, "owner-gone: seen no watcher"),
     ("proven-empty", {"proven_empty": False}, Verdict.NOT_PROVEN, "not proven that all its processes have ended"),
@@ -68,9 +68,9 @@ LOST: dict[str, Any] = {"reason": Reason.SUPERVISOR_LOST, "wait_status": None, "
     ("changed", "verdict", "reason"),
     [
         ({"leftovers": [FOUND], "survivors": [FOUND], "proven_empty": False}, Verdict.FAIL, "nothing-left: left"),
-        ({"survivors": [FOUND], "proven_empty": False}, Verdict.FAIL, "nothing-left: survived SIGKILL: seen pid 7"),
+        ({"survivors": [FOUND], "proven_empty": False}, Verdict.FAIL, "nothing-left: survived SIGKILL: pid 7"),
         ({"survivors": [FOUND], "reason": Reason.DEADLINE, "proven_empty": False}, Verdict.FAIL, "nothing-left: surv"),
-        ({**LOST, "survivors": [FOUND]}, Verdict.FAIL, "nothing-left: survived SIGKILL: seen pid 7"),
+        ({**LOST, "survivors": [FOUND]}, Verdict.FAIL, "nothing-left: survived SIGKILL: pid 7"),
         # The sweep killed the arm itself.
         ({**LOST, "leftovers": [FOUND]}, Verdict.NOT_PROVEN, "proven-empty: supervisor-lost: not proven "),
         (LOST, Verdict.NOT_PROVEN, "proven-empty: supervisor-lost: not proven that all its processes have ended"),

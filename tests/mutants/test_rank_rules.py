@@ -53,9 +53,9 @@ HUNG: dict[str, tuple[Change, str, str]] = {
     "stopped": (
         hung(first=WAITED, second=b""),
         "VOID",
-        f"q1: rank 1 did not say where it was: it was stopped, had ended or had not begun; {WAITS}",
+        f"q1: rank 1 left no stack: it was stopped, had ended or had not begun; {WAITS}",
     ),
-    "no file": (hung(first=WAITED), "VOID", "q1: rank 1 did not say where it was"),
+    "no file": (hung(first=WAITED), "VOID", "q1: rank 1 left no stack"),
     "all in one collective": (hung(first=WAITED, second=WAITED), "NOT_PROVEN", NO_RECORD),
     "torn": (hung(first=WAITED, second=SPUN[:-9]), "NOT_PROVEN", NO_RECORD),
     "not ASCII": (hung(first=WAITED, second=b"\xff" + SPUN), "NOT_PROVEN", NO_RECORD),
@@ -83,11 +83,15 @@ def one_less(ids: list[int]) -> None:
 TOKENS = 272
 GIVEN, FIRST = ", as the arm gave", ", as rank 0 sampled"
 SAMPLED: dict[str, tuple[Change, str, str]] = {
-    "another token": (sampled(1, another), "q1 rank 1: sampled ", GIVEN),
-    "another token on all ranks": (both(sampled(0, another), sampled(1, another)), "q1 rank 0: sampled ", GIVEN),
-    "one less": (sampled(1, one_less), f"q1 rank 1: sampled None as token {TOKENS - 1}; expected ", GIVEN),
-    "one more": (sampled(1, one_more), f"q1 rank 1: sampled 7 as token {TOKENS}; expected None", FIRST),
-    "one more on the first": (sampled(0, one_more), f"q1 rank 1: sampled None as token {TOKENS}; expected 7", FIRST),
+    "another token": (sampled(1, another), "q1 rank 1: seen ", GIVEN),
+    "another token on all ranks": (both(sampled(0, another), sampled(1, another)), "q1 rank 0: seen ", GIVEN),
+    "one less": (sampled(1, one_less), f"q1 rank 1: seen None sampled as token {TOKENS - 1}; expected ", GIVEN),
+    "one more": (sampled(1, one_more), f"q1 rank 1: seen 7 sampled as token {TOKENS}; expected None", FIRST),
+    "one more on the first": (
+        sampled(0, one_more),
+        f"q1 rank 1: seen None sampled as token {TOKENS}; expected 7",
+        FIRST,
+    ),
 }
 
 ANSWERED, ALIKE = "arms-fresh/ranks-answered", "tokens-identical/ranks-sampled-alike"

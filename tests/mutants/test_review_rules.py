@@ -69,20 +69,20 @@ def _review(**changed: Any) -> Callable[[Reviewed], Reviewed]:
 
 
 MUTANTS: list[tuple[str, Callable[[Reviewed], Reviewed], str]] = [
-    ("frozen-present", lambda good: dataclasses.replace(good, frozen=None), "the campaign was never frozen"),
-    ("frozen-current", _of_identity(campaign="f" * 64), "the campaign has changed since it was frozen"),
-    ("frozen-current", _of_identity(candidate="f" * 64), "the candidate has changed since it was frozen"),
-    ("frozen-current", _of_identity(harness="f" * 64), "the harness has changed since it was frozen"),
+    ("frozen-present", lambda good: dataclasses.replace(good, frozen=None), "campaign: seen no frozen state"),
+    ("frozen-current", _of_identity(campaign="f" * 64), "campaign: seen changed since it was frozen"),
+    ("frozen-current", _of_identity(candidate="f" * 64), "candidate: seen changed since it was frozen"),
+    ("frozen-current", _of_identity(harness="f" * 64), "harness: seen changed since it was frozen"),
     (
         "models-of-frozen",
         _without_models,
-        "models/target: not there when the campaign was frozen; fetch it, then freeze",
+        "models/target: seen no frozen state; expected one; fetch it, then freeze",
     ),
-    ("review-present", lambda good: dataclasses.replace(good, review=None), "nobody has reviewed the campaign"),
-    ("review-of-frozen", _review(frozen="f" * 64), "the review is of ffffffffffff; expected "),
-    ("reviewer-is-another", _review(reviewer="Ada Lovelace"), "reviewed by Ada Lovelace, who wrote it"),
-    ("reviewer-is-another", _review(reviewer="ADA  lovelace"), "reviewed by ADA  lovelace, who wrote it"),
-    ("reviewer-is-another", _review(reviewer="ada@example.org"), "reviewed by ada@example.org, who wrote it"),
+    ("review-present", lambda good: dataclasses.replace(good, review=None), "campaign: seen no review"),
+    ("review-of-frozen", _review(frozen="f" * 64), "review: seen one of ffffffffffff; expected the frozen "),
+    ("reviewer-is-another", _review(reviewer="Ada Lovelace"), "review: seen by Ada Lovelace, who wrote it"),
+    ("reviewer-is-another", _review(reviewer="ADA  lovelace"), "review: seen by ADA  lovelace, who wrote it"),
+    ("reviewer-is-another", _review(reviewer="ada@example.org"), "review: seen by ada@example.org, who wrote it"),
 ]
 
 
@@ -116,7 +116,8 @@ def test_the_mutant_is_caught_by_its_rule(
 )
 def test_a_model_that_ran_is_the_frozen_one_file_by_file(files: dict[str, str], changed: str) -> None:
     verdict, told = judge_review(GOOD, Running(IDENTITY, {"models/target": files}))
-    expected = f"models-of-frozen: models/target/{changed} has changed since it was frozen; freeze and review it again"
+    reason = "seen changed since it was frozen; expected the frozen state; freeze and review it again"
+    expected = f"models-of-frozen: models/target/{changed}: {reason}"
     assert (verdict, told) == (Verdict.NOT_PROVEN, expected)
 
 
@@ -149,7 +150,7 @@ def test_no_arm_runs_with_other_models_than_the_frozen_ones(changed: bool, tmp_p
     files.write_new(place / "frozen.json", files.canonical_json(record.canonical()))
     attempt = cast("Any", types.SimpleNamespace(directory=tmp_path, identity=IDENTITY))
     engine = EngineRun(campaign, "xpu", unused, unused, attempt, tmp_path, tmp_path)
-    refused = pytest.raises(NotProvenError, match=r"^before any arm: models-of-frozen: .* has changed since")
+    refused = pytest.raises(NotProvenError, match=r"^before any arm: models-of-frozen: .*: seen changed since")
     with refused if changed else contextlib.nullcontext():
         engine.require_frozen(hashed)
 

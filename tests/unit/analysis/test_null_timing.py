@@ -366,7 +366,7 @@ def test_of_what_limits_of_detection_are_asked(monkeypatch: pytest.MonkeyPatch) 
         asked.append(of)
         return 7
 
-    monkeypatch.setattr(null_timing, "detectable", found)
+    monkeypatch.setattr(null_timing, "minimum_detectable_effect", found)
     monkeypatch.setattr(null_timing, "count_needed", needed)
     scales = (1.0, math.e, math.e, 1.0)
     starts = [dataclasses.replace(start(0, scale=scale), record=_RECORD) for scale in scales]

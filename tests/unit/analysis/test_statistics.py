@@ -153,7 +153,9 @@ def test_of_a_t_without_bound_nothing_lies_beyond() -> None:
 
 def test_a_fraction_that_does_not_converge_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "_TERMS", 2)
-    with pytest.raises(ArithmeticError, match=r"beta function at 0\.5, 1\.5, 0\.25: not converged; expected it in 2 terms"):
+    with pytest.raises(
+        ArithmeticError, match=r"beta function at 0\.5, 1\.5, 0\.25: not converged; expected it in 2 terms"
+    ):
         statistics.t_cumulative(1.0, 3)
 
 
@@ -286,7 +288,7 @@ def test_exact_interval_of_a_probability(
 
 @pytest.mark.parametrize(("successes", "count"), [(-1, 3), (4, 3), (0, 0)])
 def test_more_successes_than_tries_have_no_interval(successes: int, count: int) -> None:
-    with pytest.raises(ValueError, match=f"{successes} of {count}; expected 0 to as many"):
+    with pytest.raises(ValueError, match=f"{successes} of {count} trials; expected 0 to the number"):
         statistics.binomial_interval(successes, count, 0.95)
 
 

@@ -484,7 +484,7 @@ def test_49_a_device_test_in_an_ordinary_run(tmp_path: Path) -> None:
     assert "a card was touched" not in ordinary.stdout + ordinary.stderr
     assert project.gate(1).returncode == 0
     refused = project.pytest("--gate=2")
-    assert (refused.returncode, "needs --cards" in refused.stderr) == (4, True)
+    assert (refused.returncode, "gate 2: no --cards" in refused.stderr) == (4, True)
 
 
 @pytest.mark.parametrize("place", ["mnt/fast-ai/runs", "home/lab/x", "media/usb"])

@@ -177,20 +177,19 @@ def judge(attempt: Path) -> tuple[str, str, bool]:
     need(receipt == TYPES | {"subject": subject, "predicate": said | {"attempt": start}}, "receipt.json: does not hold")
     gates = check_frozen(evidence, start)
     check_before(attempt, start)
-    proven = {one["clause"] for one in analysis["clauses"] if one["verdict"] == "PASS" and start["gate"] == 1}
+    proven = {one["clause"] for one in analysis["clauses"] if one["verdict"] == "PASS"}
+    gated = proven if start["gate"] == 1 else {}
     for clause, top, end in (("rehearsal", "rehearsed/sealed", 0), ("null-exact", "rehearsed-null/sealed", gates[-1])):
         good = {at for _, at, came, _, null in verify_root(evidence / top) if came == "PASS" or (null and at == end)}
-        need(clause not in proven or not (evidence / top).exists() or good >= {*gates}, f"{top}: a gate does not pass")
-    clauses = [f"{one['clause']} {one['verdict']}" for one in analysis["clauses"] if one["verdict"] != "PASS"]
-    return analysis["verdict"], ", ".join(clauses), {*failing(evidence)} <= NULL
+        need(clause not in gated or not (evidence / top).exists() or good >= {*gates}, f"{top}: a gate does not pass")
+    return analysis["verdict"], f"{len(proven)} clauses proven", {*failing(evidence)} <= NULL
 
 
 def failing(evidence: Path) -> Iterator[str]:
     """Rules of the gate's experiment that did not hold."""
-    for path in evidence.glob("*/analysis.json"):
-        own = parse(read(path))
-        listed = [(one["rule"], one) for one in own.get("findings", []) if one["decides"]]
-        listed += [pair for results in own.get("clauses", {}).values() for pair in results.items()]
+    for own in (parse(read(path)) for path in evidence.glob("*/analysis.json")):
+        of_clauses = [pair for results in own.get("clauses", {}).values() for pair in results.items()]
+        listed = [*of_clauses, *((one["rule"], one) for one in own.get("findings", []) if one["decides"])]
         yield from (rule for rule, one in listed if one["verdict"] not in {"PASS", None})
 
 

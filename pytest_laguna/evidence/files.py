@@ -139,8 +139,7 @@ def read_canonical_json(path: Path, *, limit: int = SIZE_LIMIT) -> JSON:
     content = read_bytes(path, limit=limit)
     value = parse_json(content, path.name)
     if canonical_json(value) != content:
-        message = f"{path.name}: not in canonical form; expected RFC 8785 JSON as it was written"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"{path.name}: not in canonical form; expected RFC 8785 JSON as it was written")
     return value
 
 
@@ -153,8 +152,7 @@ def parse_json(content: bytes, name: str) -> JSON:
     try:
         value: JSON = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        message = f"{name}: not JSON ({error}); expected a file as it was written"
-        raise UnusableEvidenceError(message) from error
+        raise UnusableEvidenceError(f"{name}: not JSON ({error}); expected a file as it was written") from error
     return value
 
 
@@ -171,8 +169,7 @@ def read_bytes(path: Path, *, limit: int) -> bytes:
         message = f"{path.name}: cannot be read ({error.strerror}); expected a regular file"
         raise UnusableEvidenceError(message) from error
     if len(content) > limit:
-        message = f"{path.name}: larger than {limit} bytes; expected a file as it was written"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"{path.name}: larger than {limit} bytes; expected a file as it was written")
     return content
 
 

@@ -21,8 +21,7 @@ def parse_foreign_json(text: str, name: str) -> JSON:
             text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite_float
         )
     except (ValueError, RecursionError) as error:
-        message = f"{name}: not strict JSON ({error}); expected the tool's own output"
-        raise UnusableEvidenceError(message) from error
+        raise UnusableEvidenceError(f"{name}: not strict JSON ({error}); expected the tool's own output") from error
     return value
 
 

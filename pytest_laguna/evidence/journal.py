@@ -175,8 +175,7 @@ def _events(content: bytes, previous: str) -> Iterator[Event]:
             message = f"{where}: not an event: seen {error.error_count()} wrong fields; expected none"
             raise UnusableEvidenceError(message) from error
         if files.canonical_json(value) != line:
-            message = f"{where}: not in canonical form; expected RFC 8785 JSON"
-            raise UnusableEvidenceError(message)
+            raise UnusableEvidenceError(f"{where}: not in canonical form; expected RFC 8785 JSON")
         if event.sequence != index or event.previous != previous:
             message = f"{where}: the chain is broken; expected sequence {index} after {previous[:12]}"
             raise UnusableEvidenceError(message)

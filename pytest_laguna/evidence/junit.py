@@ -66,11 +66,6 @@ class Report:
     properties: Mapping[str, str]
     cases: tuple[Case, ...]
 
-    def without_sentences(self) -> Report:
-        """The report without its reasons, which another version may word otherwise."""
-        properties = {name: value for name, value in self.properties.items() if name != "reason"}
-        return Report(properties, tuple(dataclasses.replace(case, reason="") for case in self.cases))
-
 
 def xml_text(text: str) -> str:
     """Text without terminal colours and other characters forbidden by XML 1.0."""
@@ -154,8 +149,7 @@ def read_junit(content: bytes) -> Report:
     try:
         root = ElementTree.fromstring(content)  # noqa: S314 - without a document type there are no entities to expand
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        message = f"junit.xml: not XML ({error}); expected the report as it was written"
-        raise UnusableEvidenceError(message) from error
+        raise UnusableEvidenceError(f"junit.xml: not XML ({error}); expected the report as it was written") from error
     if root.tag != "testsuites" or [child.tag for child in root] != ["testsuite"]:
         raise UnusableEvidenceError("junit.xml: expected testsuites with exactly one testsuite")
     suite = root[0]
@@ -168,26 +162,36 @@ def read_junit(content: bytes) -> Report:
     return Report(properties, cases)
 
 
+def without_sentences(content: bytes) -> bytes:
+    """Return a report without its reasons, which another version may word otherwise.
+
+    Args:
+        content: of a report that ``read_junit`` accepts.
+    """
+    root = ElementTree.fromstring(content)  # noqa: S314 - ``read_junit`` has refused document types
+    for element in root.iter():
+        if element.tag in RESULT_TAG.values():
+            element.text = _read_detail(element)
+            del element.attrib["message"]
+        elif element.tag == "property" and element.get("name") == "reason":
+            element.set("value", "")
+    whole: bytes = ElementTree.tostring(root)
+    return whole
+
+
 def _check_counts(suite: ElementTree.Element, cases: tuple[Case, ...]) -> None:
     tags = [RESULT_TAG.get(case.verdict) for case in cases]
-    counted = {
-        "tests": len(cases),
-        "failures": tags.count("failure"),
-        "errors": tags.count("error"),
-        "skipped": 0,
-    }
+    counted = {"tests": len(cases), "failures": tags.count("failure"), "errors": tags.count("error"), "skipped": 0}
     for name, count in counted.items():
         stated = suite.get(name)
         if stated != str(count):
-            message = f"junit.xml: testsuite states {name}={stated}; its cases add up to {count}"
-            raise UnusableEvidenceError(message)
+            raise UnusableEvidenceError(f"junit.xml: testsuite states {name}={stated}; its cases add up to {count}")
 
 
 def _read_properties(parent: ElementTree.Element, where: str) -> dict[str, str]:
     listings = parent.findall("properties")
     if len(listings) != 1:
-        message = f"junit.xml: {where} has {len(listings)} properties elements; expected one"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"junit.xml: {where} has {len(listings)} properties elements; expected one")
     found: dict[str, str] = {}
     for element in (child for child in listings[0] if child.get("name") != _ATTACHMENT):
         name, value = element.get("name"), element.get("value")
@@ -201,8 +205,7 @@ def _read_properties(parent: ElementTree.Element, where: str) -> dict[str, str]:
 def _read_case(element: ElementTree.Element) -> Case:
     file, name = element.get("file"), element.get("name")
     if element.tag != "testcase" or not file or not name:
-        message = f"junit.xml: element {element.tag} ({name}) is not a test case with file and name"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"junit.xml: element {element.tag} ({name}) is not a test case with file and name")
     files = _read_files(element, name)
     properties = _read_properties(element, name)
     results = [child for child in element if child.tag not in {"properties", _OUTPUT}]
@@ -249,6 +252,5 @@ def _read_verdict(results: list[ElementTree.Element], name: str) -> Verdict:
 def _read_seconds(element: ElementTree.Element, name: str) -> float:
     text = element.get("time", "")
     if not re.fullmatch(r"\d{1,9}\.\d{3}", text):
-        message = f"junit.xml: {name} has time {text!r}; expected seconds with three decimals"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"junit.xml: {name} has time {text!r}; expected seconds with three decimals")
     return float(text)

@@ -169,8 +169,7 @@ def read_config(path: Path) -> dict[str, JSON]:
     """Read a model's configuration file, as its maker wrote it; raises UnusableEvidenceError."""
     value = files.parse_json(files.read_bytes(path, limit=CONFIG_LIMIT), path.name)
     if not isinstance(value, dict):
-        message = f"{path.name}: not an object; expected a model's configuration"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"{path.name}: not an object; expected a model's configuration")
     return value
 
 

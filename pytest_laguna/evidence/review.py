@@ -16,6 +16,7 @@ import pydantic
 
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.schemas import Identity, Schema, Sha256, read_model
+from pytest_laguna.evidence.values import SchemaName
 
 DIRECTORY = "review"
 """Place of the copies below the attempt's ``evidence``."""
@@ -38,9 +39,7 @@ class FrozenCampaign(Schema):
         models: the files of existing models, but for generated ones, by folder.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-frozen-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-frozen-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-frozen-v1"]] = "pytest-laguna-frozen-v1"
     campaign_name: str
     identity: Identity
     preregistration: Sha256
@@ -70,9 +69,7 @@ def _plain(name: str) -> str:
 class Review(Schema):
     """Approval by another person: the frozen campaign may run on cards."""
 
-    file_schema: Annotated[Literal["pytest-laguna-review-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-review-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-review-v1"]] = "pytest-laguna-review-v1"
     reviewer: Name
     frozen: Sha256
 

@@ -39,18 +39,10 @@ _ATTEMPT_NAME = re.compile(r"(?!0000)[0-9]{4}")
 _PROBES = tuple(
     f"campaign/cpu/gate1/0001/{name}"
     for name in (
-        ATTEMPT,
-        JOURNAL,
-        JUNIT,
-        MANIFEST,
-        ANALYSIS,
-        RECEIPT,
-        IDENTITY,
-        CAMPAIGN,
-        CAMPAIGN_READ,
+        ATTEMPT, JOURNAL, JUNIT, MANIFEST, ANALYSIS, RECEIPT, IDENTITY, CAMPAIGN, CAMPAIGN_READ,
         "evidence/clause/arm.log",
     )
-)
+)  # fmt: skip
 
 
 class RootError(Exception):
@@ -66,14 +58,12 @@ def check_root(path: Path) -> None:
     """
     where = f"sealed root {path}"
     if Path(os.path.realpath(path)) != path:
-        message = f"{where}: behind a symbolic link or not normal; expected {os.path.realpath(path)}"
-        raise RootError(message)
+        raise RootError(f"{where}: behind a symbolic link or not normal; expected {os.path.realpath(path)}")
     try:
         _check_directory(path, where)
         _check_ignored(path)
     except OSError as error:
-        message = f"{where}: cannot be read ({error.strerror}); choose a directory of its own"
-        raise RootError(message) from error
+        raise RootError(f"{where}: cannot be read ({error.strerror}); choose a directory of its own") from error
 
 
 def check_tree(sealed_root: Path, lane_directory: Path) -> None:
@@ -99,11 +89,9 @@ def _check_directory(path: Path, where: str) -> None:
         return
     mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISDIR(status.st_mode):
-        message = f"{where}: not a directory or a link to one; name another root with --sealed-root"
-        raise RootError(message)
+        raise RootError(f"{where}: not a directory or a link to one; name another root with --sealed-root")
     if status.st_uid != os.geteuid():
-        message = f"{where}: owned by user {status.st_uid}; expected {os.geteuid()}, who runs the gate"
-        raise RootError(message)
+        raise RootError(f"{where}: owned by user {status.st_uid}; expected {os.geteuid()}, who runs the gate")
     if mode & 0o077:
         # Not "chmod": it may be a home or a project, and a gate must not close a shared directory.
         message = f"{where}: mode {mode:04o} lets others in; expected 0700; choose a directory of its own for evidence"
@@ -152,8 +140,7 @@ def lock(directory: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
-        message = f"{directory}: another gate session runs there; wait for its end, then run again"
-        raise RootError(message) from error
+        raise RootError(f"{directory}: another gate session runs there; wait for its end, then run again") from error
     return descriptor
 
 
@@ -167,8 +154,7 @@ def attempt_numbers(gate_directory: Path) -> list[int]:
     numbers = []
     try:
         if not stat.S_ISDIR(gate_directory.lstat().st_mode):
-            message = f"{name}: not a directory or a link to one; expected a directory with attempts"
-            raise UnusableEvidenceError(message)
+            raise UnusableEvidenceError(f"{name}: not a directory or a link to one; expected a directory with attempts")
         for entry in sorted(os.scandir(gate_directory), key=lambda entry: entry.name):
             if not _ATTEMPT_NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
                 message = f"{name}/{entry.name}: not an attempt; expected directories 0001, 0002, ..."
@@ -198,8 +184,7 @@ def open_attempt(gate_directory: Path, number: int) -> Path:
     try:
         directory.mkdir(mode=files.PRIVATE_DIRECTORY)
     except FileExistsError as error:
-        message = f"{directory}: exists already; expected a new attempt; run again"
-        raise RootError(message) from error
+        raise RootError(f"{directory}: exists already; expected a new attempt; run again") from error
     files.sync_directory(gate_directory)
     (directory / EVIDENCE).mkdir(mode=files.PRIVATE_DIRECTORY)
     return directory
@@ -236,8 +221,7 @@ def _entry(directory: Path, path: Path, mode: int) -> Entry:
         return Entry(path=name, kind="directory")
     if stat.S_ISREG(mode):
         return _file_entry(path, name)
-    message = f"{name}: neither a regular file nor a directory; expected evidence as it was written"
-    raise UnusableEvidenceError(message)
+    raise UnusableEvidenceError(f"{name}: neither a regular file nor a directory; expected evidence as it was written")
 
 
 def file_names(directory: Path) -> list[str]:

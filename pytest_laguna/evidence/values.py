@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import pydantic
+
+_Name = TypeVar("_Name", bound=str)
+SchemaName: TypeAlias = Annotated[_Name, pydantic.Field(alias="schema")]
+"""Name of a file's schema, under the key ``schema`` of its JSON: ``SchemaName[Literal["..."]]``."""
 
 Lane: TypeAlias = Literal["cpu", "cuda", "xpu"]
 """Kind of device of an arm."""

@@ -141,9 +141,9 @@ def derive(ran: Path, place: Path, change: Change) -> Mapping[str, Finding | Non
 def test_the_unchanged_attempt_is_judged(ran: Path, tmp_path: Path) -> None:
     """The small server keeps few rules; here it matters that there is a judgement, and that rows and teacher agree."""
     clauses = derive(ran, tmp_path, lambda _: None)
-    missing = "campaign: legs-complete: block 1 B2 did not run; expected all of 4 legs"
+    missing = "campaign: legs-complete: block 1 B2: seen no record; expected all of 4 legs"
     assert clauses["legs-in-order"] == (Verdict.NOT_PROVEN, missing)
-    assert clauses["teacher-exact"] == (Verdict.NOT_PROVEN, f"asked of some legs only: {missing}")
+    assert clauses["teacher-exact"] == (Verdict.NOT_PROVEN, f"seen some legs only: {missing}")
 
 
 def surround(endpoint: Path) -> None:
@@ -311,7 +311,7 @@ def test_a_leg_without_a_record_keeps_its_place(ran: Path, tmp_path: Path) -> No
     clauses = derive(ran, tmp_path, first_ended)
     end = read_model(reader.leg_directory(ran / root.EVIDENCE / reader.DIRECTORY, 1, "A1") / "end.json", LegEnd)
     why = f"01-A1: r; its server: {end.process}"
-    missing = f"campaign: legs-complete: block 1 A1 did not run; expected all of 4 legs; {why}"
+    missing = f"campaign: legs-complete: block 1 A1: seen no record; expected all of 4 legs; {why}"
     assert clauses["legs-in-order"] == (Verdict.NOT_PROVEN, missing)
 
 

@@ -85,9 +85,9 @@ RUNTIME = {
 }
 V, N = Verdict.VOID, Verdict.NOT_PROVEN
 MUTANTS: list[tuple[str, Change, Verdict, str]] = [
-    ("interpreter-planned", put("engine|state|interpreter", "/usr/bin/python3"), V, "the engine's interpreter is /usr"),
+    ("interpreter-planned", put("engine|state|interpreter", "/usr/bin/python3"), V, "engine's interpreter: seen /usr"),
     ("legs-interpreter", functools.partial(run_by, f"/a{PYTHON}"), V, "01-A1: its server was started with /eng"),
-    ("models-unchanged-around-legs", drop("models_around|02-B1"), N, "02-B1: the models were not looked at around it"),
+    ("models-unchanged-around-legs", drop("models_around|02-B1"), N, "02-B1: seen no check of the models around it"),
     ("models-unchanged-around-legs", put("models_around|01-A1|after|looked_at", 2), N, "after 01-A1: 2 of 3 model fil"),
     ("models-unchanged-around-legs", put("models_around|02-B1|before|changes", ["m: x"]), V, "before 02-B1: m: x"),
     ("as-in-gate-2", put("engine|content|program", "2" * 64), V, "the engine's program are not those of gate 2"),
@@ -119,7 +119,7 @@ def test_the_mutant_is_caught_by_its_rule(rule: str, change: Change, verdict: Ve
 
 def test_without_gate_2s_identity_nothing_is_proven() -> None:
     found = judged(good())["as-in-gate-2"]
-    assert found == (N, "the identity that gate 2 proved is not there to compare with")
+    assert found == (N, "gate 2's identity: seen none; expected it, to compare with")
 
 
 def one_file_less(value: Any) -> None:
@@ -142,7 +142,7 @@ def test_the_campaigns_interpreter_and_validator_are_what_is_asked_for() -> None
     other, bare = identity(good()), good()
     bare["engine"]["content"]["extensions"] = {}
     asked = judge_identity(other, LEGS, None, "native", "/other/python")["interpreter-planned"]
-    assert asked == (V, f"the engine's interpreter is {PYTHON}; expected /other/python")
+    assert asked == (V, f"engine's interpreter: seen {PYTHON}; expected /other/python")
     assert judge_identity(other, LEGS, None, "native", None)["interpreter-planned"] is None
     found = judged(bare)["extension-there"]
     assert found is not None
@@ -177,7 +177,7 @@ def test_gate_3s_clause_is_judged_by_them(ran: Path, tmp_path: Path) -> None:  #
     assert clause(tmp_path) is None
     (tmp_path / "gate2" / "0001" / root.EVIDENCE / "diagnostic" / "identity.json").unlink()
     (tmp_path / "gate2" / "0001" / root.EVIDENCE / "diagnostic").rmdir()
-    assert clause(tmp_path) == (N, "as-in-gate-2: the identity that gate 2 proved is not there to compare with")
+    assert clause(tmp_path) == (N, "as-in-gate-2: gate 2's identity: seen none; expected it, to compare with")
 
 
 @pytest.mark.parametrize("rule", ["interpreter-planned", "models-unchanged-around-legs", "as-in-gate-2"])
@@ -209,4 +209,7 @@ def test_the_models_around_a_leg_without_a_record_count_too(ran: Path, tmp_path:
     (leg / "leg.json").unlink()
     (leg / "failure.json").write_bytes(b'{"reason":"r"}')
     (endpoint / reader.PHASE_1).unlink()
-    assert clause(tmp_path) == (N, "models-unchanged-around-legs: 02-B1: the models were not looked at around it")
+    assert clause(tmp_path) == (
+        N,
+        "models-unchanged-around-legs: 02-B1: seen no check of the models around it; expected one",
+    )

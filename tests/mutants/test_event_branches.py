@@ -17,7 +17,7 @@ import pytest
 
 from gates.event_fakes import FakeBatch, FakeTimeline, published_kinds
 from pytest_laguna.engine import event_settings, profile_directory
-from pytest_laguna.engine.arms import FAILED
+from pytest_laguna.engine.arm import FAILED
 from pytest_laguna.engine.event_profile import EventProfiler, Subject
 from pytest_laguna.engine.profile_directory import ProfileDirectory, ProfileError
 from pytest_laguna.engine.timeline import Stream
@@ -166,15 +166,19 @@ MOVED = [KINDS[1], KINDS[0], *KINDS[2:]]
 UNKNOWN: list[SegmentKind] = ["graph", "other", *KINDS[2:]]
 
 BRANCHES: list[tuple[str, str, Branch]] = [
-    ("graphs are off", "expected '1': without graphs nothing replays", settings(graphs="0")),
+    (
+        "graphs are off",
+        "VLLM_USE_BREAKABLE_CUDAGRAPH: seen '0'; expected '1' with LAGUNA_EVENT_PROFILE_ROOT, since only graphs replay",
+        settings(graphs="0"),
+    ),
     ("a part is asked for", "expected both, or none", settings(order=None)),
     ("the host profile is on", "expected one instrument in a process", settings(samples="31")),
     ("raw evidence is on", "expected one instrument", settings(VLLM_XPU_LAGUNA_M8_EVIDENCE_ROOT="/x")),
     ("a trace is taken", "expected one instrument", settings(VLLM_XPU_LAGUNA_REPLAY_TRACE_SESSION="1")),
     ("unitrace is on", "expected one instrument", settings(VLLM_XPU_LAGUNA_REPLAY_TRACE_UNITRACE="1")),
     ("attention is captured", "expected one instrument", settings(VLLM_XPU_LAGUNA_M8_CAPTURE_ATTENTION_GRAPHS="1")),
-    ("no directory", "expected a directory, seen No such file", place(lambda path: path / "profile")),
-    ("no directory but a file", "expected a directory, seen Not a directory", place(a_file)),
+    ("no directory", "seen No such file", place(lambda path: path / "profile")),
+    ("no directory but a file", "seen Not a directory; expected a directory", place(a_file)),
     ("a relative path", "expected an absolute path without links", place(lambda path: Path(os.path.relpath(path)))),
     ("a link", "expected an absolute path without links", place(linked)),
     ("an open directory", "expected mode 0700", place(lambda path: directory(path, 0o755))),
@@ -182,9 +186,9 @@ BRANCHES: list[tuple[str, str, Branch]] = [
     ("another spelling", "expected nothing but other ranks' files", place(holding("rank01.json"))),
     ("a sibling that others may read", "expected nothing but other ranks' files", place(holding("rank1.json", 0o644))),
     ("a file of this rank", "expected one attempt of each rank", place(holding("rank0.json"))),
-    ("a rank out of range", "expected a rank below 4, seen rank 4", subject(KINDS, rank=4)),
-    ("another payload", "expected a batch of 8 tokens, seen 7", subject(KINDS, tokens=7)),
-    ("kinds and segments", "expected 291 kinds, one a segment, seen 290", miscounted),
+    ("a rank out of range", "seen rank 4; expected a rank below 4", subject(KINDS, rank=4)),
+    ("another payload", "seen 7; expected a batch of 8 tokens", subject(KINDS, tokens=7)),
+    ("kinds and segments", "seen 290; expected 291 kinds, one a segment", miscounted),
     ("a missing callback", "seen 290 segments in order", subject(KINDS[:-1])),
     ("an extra callback", "seen 292 segments in order", subject([*KINDS, "graph"])),
     ("moved callbacks", "seen 291 segments in order", subject(MOVED)),
@@ -198,11 +202,23 @@ BRANCHES: list[tuple[str, str, Branch]] = [
     ("no stream", "no stream to measure", replayed(no_stream)),
     ("drift before a callback", "before segment 5; expected", replayed(drift_between)),
     ("drift after a callback", "after segment 5; expected", replayed(drift_within)),
-    ("an incomplete event", "event 17 is not complete", replayed(lambda rank: rank.spoil(complete=False))),
-    ("not a number", "of nan ms; expected a finite", replayed(lambda rank: rank.spoil(milliseconds=math.nan))),
-    ("infinite", "of inf ms; expected a finite", replayed(lambda rank: rank.spoil(milliseconds=math.inf))),
-    ("negative", "of -0.001 ms; expected a finite", replayed(lambda rank: rank.spoil(milliseconds=-0.001))),
-    ("an exchanged directory", "expected the directory that was there", replayed(exchanged)),
+    ("an incomplete event", "seen event 17 incomplete", replayed(lambda rank: rank.spoil(complete=False))),
+    (
+        "not a number",
+        "rank 0, event profile: interval 17: seen nan ms; expected a finite duration from 0",
+        replayed(lambda rank: rank.spoil(milliseconds=math.nan)),
+    ),
+    (
+        "infinite",
+        "rank 0, event profile: interval 17: seen inf ms; expected a finite duration from 0",
+        replayed(lambda rank: rank.spoil(milliseconds=math.inf)),
+    ),
+    (
+        "negative",
+        "rank 0, event profile: interval 17: seen -0.001 ms; expected a finite duration from 0",
+        replayed(lambda rank: rank.spoil(milliseconds=-0.001)),
+    ),
+    ("an exchanged directory", "expected the directory as it was", replayed(exchanged)),
     (
         "a file that came meanwhile",
         "expected one attempt of each rank",

@@ -159,7 +159,13 @@ MUTANTS: list[tuple[str, str, Callable[[Facts], None], str, str]] = [
     ("no-holder", "after", _set([process()], *HELD), "VOID", "process 4711"),
     ("no-holder", "after", _set([process(ours=None)], *HELD), "VOID", "process 4711"),
     ("no-holder", "after", _set([process(8), process(9, ours=True)], *HELD), "FAIL", "process 9"),
-    ("no-worker", "before", _set([process(seen_by="vllm serve")], *LOOK, "workers"), "NOT_PROVEN", "seen running (vllm serve)"),
+    (
+        "no-worker",
+        "before",
+        _set([process(seen_by="vllm serve")], *LOOK, "workers"),
+        "NOT_PROVEN",
+        "seen running (vllm serve)",
+    ),
     ("no-worker", "after", _set([process(seen_by="torchrun")], *LOOK, "workers"), "VOID", "seen running (torchrun)"),
     ("no-worker", "after", _set([process(ours=True)], *LOOK, "workers"), "FAIL", "process 4711"),
     (

@@ -131,7 +131,7 @@ MUTANTS: list[tuple[str, Callable[[Path], None], str, str]] = [
     ),
     ("manifest-bound", _unlink("manifest.json"), "VOID", "manifest.json: No such file"),
     ("manifest-bound", _edit("receipt.json", b"{", b"{ "), "VOID", "receipt.json: not in canonical form"),
-    ("analysis-derives", _edit_and_restamp("analysis.json", b"2 clauses", b"3 clauses"), "VOID", "analysis.json: does"),
+    ("analysis-derives", _edit_and_restamp("analysis.json", b'"shown"', b'"SHOWN"'), "VOID", "analysis.json: does"),
     ("report-derives", _edit_and_restamp("junit.xml", b"demo cpu", b"DEMO cpu"), "VOID", "junit.xml: does not follow"),
     (
         "report-derives",
@@ -139,7 +139,18 @@ MUTANTS: list[tuple[str, Callable[[Path], None], str, str]] = [
         "VOID",
         "junit.xml: testsuite states",
     ),
-    ("receipt-derives", _edit("receipt.json", b"2 clauses", b"3 clauses"), "VOID", "receipt.json: does not follow"),
+    (
+        "report-derives",
+        _edit_and_restamp("junit.xml", b'classname="', b'classname="other.'),
+        "VOID",
+        "junit.xml: does not follow",
+    ),
+    (
+        "receipt-derives",
+        _edit("receipt.json", b'"unexercised":[]', b'"unexercised":[["first","rule"]]'),
+        "VOID",
+        "receipt.json: does not follow",
+    ),
     ("campaign-frozen", _edit_and_restamp("evidence/campaign.toml", b"A dem", b"B dem"), "VOID", "not the campaign"),
     ("campaign-frozen", _edit_and_restamp("evidence/campaign.toml", b"[", b"x["), "VOID", "evidence/campaign.toml: "),
     (
@@ -251,7 +262,7 @@ def test_a_root_of_another_version_is_not_called_changed_without_saying_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The verdict stays VOID: whether the other version's rules agree is for that version to say."""
-    spoil = _edit_and_restamp("analysis.json", b"2 clauses", b"3 clauses")
+    spoil = _edit_and_restamp("analysis.json", b'"shown"', b'"SHOWN"')
     (tmp_path / "other").mkdir()
     other = build(tmp_path / "other")
     spoil(other)
@@ -267,6 +278,21 @@ def test_a_root_of_another_version_is_not_called_changed_without_saying_so(
     spoil(same)
     report = _verify(same)
     assert (report.verdict, "another version" in report.reason) == (Verdict.VOID, False)
+
+
+def test_a_reason_in_other_words_is_no_other_evidence(tmp_path: Path) -> None:
+    """Sealed sentences stand in the report alone, and another version may render them otherwise."""
+    events = good_events()
+    events[8] = phase(SECOND, "call", outcome="failed", cause="assertion", reason="no", detail="line 1")
+    attempt = build(tmp_path, events, exit_status=1)
+    for name in ("analysis.json", "receipt.json"):
+        assert b'"reason"' not in (attempt / name).read_bytes()
+    _edit_and_restamp("junit.xml", b"call: no", b"call: never")(attempt)
+    _edit_and_restamp("junit.xml", b"call: no\n", b"call: never\n")(attempt)
+    _edit_and_restamp("junit.xml", b"second: call: no", b"second: call: never")(attempt)
+    assert _verify(attempt).verdict is Verdict.FAIL
+    _edit_and_restamp("junit.xml", b"line 1", b"line 2")(attempt)
+    assert _verify(attempt).verdict is Verdict.VOID
 
 
 def _second(directory: Path) -> Path:

@@ -55,9 +55,8 @@ def test_what_is_written_is_valid(tmp_path: Path) -> None:
         seen.add(name)
         errors = [error.message for error in validator(name).iter_errors(value)]
         assert errors == [], (name, errors[:3])
-    assert {
-        f"pytest-laguna-{kind}-v1" for kind in ("attempt", "analysis", "manifest", "arm-record", "leg", "idle")
-    } <= seen
+    kinds = ("attempt-v1", "analysis-v2", "manifest-v1", "arm-record-v1", "leg-v1", "idle-v1")
+    assert {f"pytest-laguna-{kind}" for kind in kinds} <= seen
 
 
 def test_a_receipt_and_an_identity_are_valid_and_nothing_less_or_more(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_laguna.engine import arms
 from pytest_laguna.engine.tiny_pair.prompts import GATE_2
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import Arm, ArmRequest, Planted
 
 from .suite import GATE_2_TOKENS, SUITE, SUITE_TOKENS, continuation
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--prompt", action="append", dest="names", help="only this one; may be given several times")
     options = parser.parse_args(arguments)
     asked = request(options.pair.absolute(), options.arm, options.tensor_parallel_size)
-    os.environ.update(arms.environment(asked))
+    os.environ.update(arm_settings.environment(asked))
     rows = [dataclasses.asdict(measured) for measured in _measure(asked, options.names)]
     with options.out.open("x") as stream:
         json.dump(rows, stream, indent=1)
@@ -87,7 +87,7 @@ def _measure(asked: ArmRequest, names: list[str] | None) -> Iterator[Measured]:
     lengths = {"max_model_len": _MAX_MODEL_TOKENS, "max_num_batched_tokens": _MAX_MODEL_TOKENS}
     # vLLM 0.32.0 also counts for each request, not only for the whole engine.
     counted = {"per_request_spec_decode_metrics": "summary"} if asked.arm.speculates else {}
-    engine = LLM(**(arms.engine_arguments(asked) | lengths | counted))
+    engine = LLM(**(arm_settings.engine_arguments(asked) | lengths | counted))
     for name, prompt in (GATE_2 | SUITE).items():
         if names is not None and name not in names:
             continue

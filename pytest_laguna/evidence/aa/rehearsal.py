@@ -16,7 +16,7 @@ from pytest_laguna.evidence.arms.arm_record import ArmRecord
 from pytest_laguna.evidence.arms.profile_file import Profiles, profiles_in
 from pytest_laguna.evidence.reading import PROFILE, RECORD, names_in
 from pytest_laguna.evidence.schemas import Schema, parse_model, read_model
-from pytest_laguna.evidence.values import Count, Decides, Finite, NonNegative, Positive, Share, Validator
+from pytest_laguna.evidence.values import Count, Decides, Finite, NonNegative, Positive, SchemaName, Share, Validator
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
 DIRECTORY = "rehearsed"
@@ -77,8 +77,7 @@ def read_shortened(evidence: Path) -> list[tuple[str, str, str]]:
 
 def _object(value: JSON, path: Path) -> dict[str, JSON]:
     if not isinstance(value, dict):
-        message = f"{path.name}: not an object; expected what was shortened, by its place"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"{path.name}: not an object; expected what was shortened, by its place")
     return value
 
 
@@ -109,9 +108,7 @@ class NullPlan(Schema):
         effect_percent: the preregistered effect on the whole replay; None if none is expected.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-null-plan-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-null-plan-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-null-plan-v1"]] = "pytest-laguna-null-plan-v1"
     lane: Literal["cpu"] = "cpu"
     decides: Decides
     starts: Annotated[int, pydantic.Field(ge=4, multiple_of=2)]
@@ -180,9 +177,7 @@ class NullAnalysis(Schema):
         headline: minimum detectable effect on a leg's median throughput; None likewise.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-null-analysis-v2"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-null-analysis-v2"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-null-analysis-v2"]] = "pytest-laguna-null-analysis-v2"
     lane: Literal["cpu"]
     decides: Decides
     against: dict[str, str]

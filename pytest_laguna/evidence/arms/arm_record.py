@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 import pydantic
 
 from pytest_laguna.evidence.schemas import Schema, Sha256
-from pytest_laguna.evidence.values import Count, Lane, PositiveCount
+from pytest_laguna.evidence.values import Count, Lane, PositiveCount, SchemaName
 
 Seconds = Annotated[float, pydantic.Field(gt=0, lt=9e6, allow_inf_nan=False)]
 """Shorter than 104 days: up to there every whole number of nanoseconds is a float."""
@@ -84,9 +84,7 @@ class ArmRequest(Schema):
         null: True for A/A: the candidate's slot holds a control, and every arm has the control's flag.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-arm-request-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-arm-request-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-arm-request-v1"]] = "pytest-laguna-arm-request-v1"
     arm: Arm
     lane: Lane
     target: str
@@ -111,8 +109,7 @@ class ArmRequest(Schema):
     @pydantic.model_validator(mode="after")
     def _coherent(self) -> Self:
         if (self.draft is not None) != self.arm.speculates:
-            message = f"arm {self.arm}: draft {self.draft!r}; expected one in every arm but q1"
-            raise ValueError(message)
+            raise ValueError(f"arm {self.arm}: draft {self.draft!r}; expected one in every arm but q1")
         if self.planted is not Planted.NONE and self.arm is not Arm.GRAPH_CANDIDATE:
             message = f"arm {self.arm}: planted {self.planted}; expected it in graph-candidate, which runs that code"
             raise ValueError(message)
@@ -343,9 +340,7 @@ class ArmRecord(Schema):
         network: None if the arm stayed in the host's network.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-arm-record-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-arm-record-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-arm-record-v1"]] = "pytest-laguna-arm-record-v1"
     request: ArmRequest
     token_ids: list[Count]
     token_sha256: Sha256
@@ -371,8 +366,7 @@ class ArmRecord(Schema):
             message = f"ranks {[report.rank for report in self.ranks]}; expected each of the request's once, in order"
             raise ValueError(message)
         if (self.acceptance is not None) != self.request.arm.speculates:
-            message = f"arm {self.request.arm}: acceptance {self.acceptance}; expected one in every arm but q1"
-            raise ValueError(message)
+            raise ValueError(f"arm {self.request.arm}: acceptance {self.acceptance}; expected one in every arm but q1")
         for report in self.ranks:
             self._require_of_request(report)
         if len({report.process.pid for report in self.ranks}) != len(self.ranks):

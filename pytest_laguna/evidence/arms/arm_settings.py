@@ -56,10 +56,7 @@ def profile(request: ArmRequest, directory: Path) -> dict[str, str]:
     ``directory`` is the arm's own, an absolute path.
     """
     if request.event_profile is not None:
-        numbers = {
-            EVENT_ROUNDS: request.event_fitness_rounds,
-            EVENT_REPLAYS: request.event_sparse_replays,
-        }
+        numbers = {EVENT_ROUNDS: request.event_fitness_rounds, EVENT_REPLAYS: request.event_sparse_replays}
         return {
             EVENT_ROOT: str(profile_root(directory)),
             EVENT_ORDER: request.event_profile,
@@ -67,10 +64,7 @@ def profile(request: ArmRequest, directory: Path) -> dict[str, str]:
         }
     if not request.profile_samples:
         return {}
-    return {
-        REPLAY_ROOT: str(profile_root(directory)),
-        REPLAY_SAMPLES: str(request.profile_samples),
-    }
+    return {REPLAY_ROOT: str(profile_root(directory)), REPLAY_SAMPLES: str(request.profile_samples)}
 
 
 def last_stacks(directory: Path, before: float) -> dict[str, str]:

@@ -15,6 +15,7 @@ import pydantic
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.machine.device_runtime import DeviceRuntime
 from pytest_laguna.evidence.schemas import Identity, Schema, Sha256
+from pytest_laguna.evidence.values import SchemaName
 from pytest_laguna.verdict import UnusableEvidenceError
 
 Size = Annotated[int, pydantic.Field(ge=0)]
@@ -267,9 +268,7 @@ class DiagnosticIdentity(Schema):
         binaries: every file mapped by an arm or a packet and still on disk afterwards, each once.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-diagnostic-identity-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-diagnostic-identity-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-diagnostic-identity-v1"]] = "pytest-laguna-diagnostic-identity-v1"
     attempt: Identity
     frozen: FrozenSources
     candidate: str

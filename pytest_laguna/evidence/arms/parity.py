@@ -14,7 +14,7 @@ import pydantic
 from pytest_laguna.evidence.arms.arm_record import MappedFile, Planted, RankProcess
 from pytest_laguna.evidence.arms.candidate_proof import LayerCounters
 from pytest_laguna.evidence.schemas import Schema, Sha256
-from pytest_laguna.evidence.values import Count, Lane, PositiveCount
+from pytest_laguna.evidence.values import Count, Lane, PositiveCount, SchemaName
 
 PAGES = 16
 """Pages of the cache."""
@@ -64,9 +64,7 @@ class PacketRequest(Schema):
         queries: number of queries of each case, one a sequence.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-packet-request-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-packet-request-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-packet-request-v1"]] = "pytest-laguna-packet-request-v1"
     lane: Lane
     rank: Count
     target: str
@@ -237,9 +235,7 @@ class PacketRecord(Schema):
         environment: of the process at its start.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-packet-record-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-packet-record-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-packet-record-v1"]] = "pytest-laguna-packet-record-v1"
     request: PacketRequest
     process: RankProcess
     platform: PlatformReport

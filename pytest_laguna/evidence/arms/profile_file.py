@@ -50,8 +50,7 @@ def read_profile(path: Path) -> RankProfile:
         raise UnusableEvidenceError(message) from error
     begin, end = text.find(_SAMPLES) + len(_SAMPLES), text.rfind("]")
     if begin < len(_SAMPLES) or end <= begin:
-        message = f"{path.name}: torn, or without samples; expected a whole replay profile"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"{path.name}: torn, or without samples; expected a whole replay profile")
     header = _header(text[:begin] + text[end:], path.name)
     samples = _samples(text, begin, end, len(header.kinds), path.name)
     return RankProfile(files.sha256_bytes(content), header, samples)
@@ -69,8 +68,7 @@ def _header(rest: str, name: str) -> ProfileHeader:
     """Parse the file without its samples."""
     value = files.parse_json(rest.encode(), name)
     if not isinstance(value, dict) or files.canonical_json(value) != rest.encode():
-        message = f"{name}: not in canonical form; expected RFC 8785 JSON as it was written"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"{name}: not in canonical form; expected RFC 8785 JSON as it was written")
     return parse_model({key: part for key, part in value.items() if key != "samples"}, ProfileHeader, name)
 
 
@@ -109,5 +107,4 @@ def _sample(value: JSON, segments: int, where: str) -> ReplaySample:
 
 
 def _refuse(where: str, seen: str) -> NoReturn:
-    message = f"{where}: {seen}; expected a replay as it was written"
-    raise UnusableEvidenceError(message)
+    raise UnusableEvidenceError(f"{where}: {seen}; expected a replay as it was written")

@@ -75,8 +75,7 @@ def read_stack(path: Path) -> Stack:
     try:
         return main_stack(content.decode("ascii"), path.name) if content else ()
     except UnicodeDecodeError as error:
-        message = f"{path.name}: not ASCII; expected what Python's fault handler writes"
-        raise UnusableEvidenceError(message) from error
+        raise UnusableEvidenceError(f"{path.name}: not ASCII; expected what Python's fault handler writes") from error
 
 
 def main_stack(text: str, name: str) -> Stack:

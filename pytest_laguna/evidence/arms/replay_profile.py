@@ -15,6 +15,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 import pydantic
 
 from pytest_laguna.evidence.schemas import Schema
+from pytest_laguna.evidence.values import SchemaName
 
 LARGEST = 2**53
 """Smallest integer without a form of its own in canonical JSON."""
@@ -80,8 +81,7 @@ class ReplaySample(Schema):
     @pydantic.model_validator(mode="after")
     def _bounded(self) -> Self:
         if sum(self.segment_ns) >= LARGEST:
-            message = f"segments of {sum(self.segment_ns)} ns in all; expected less than {LARGEST} ns"
-            raise ValueError(message)
+            raise ValueError(f"segments of {sum(self.segment_ns)} ns in all; expected less than {LARGEST} ns")
         return self
 
 
@@ -101,17 +101,14 @@ class RankHeader(Schema):
     @pydantic.model_validator(mode="after")
     def _rank_exists(self) -> Self:
         if self.rank >= self.world_size:
-            message = f"rank {self.rank} of {self.world_size}; expected less than the world size"
-            raise ValueError(message)
+            raise ValueError(f"rank {self.rank} of {self.world_size}; expected less than the world size")
         return self
 
 
 class ProfileHeader(RankHeader):
     """The part of a rank's profile common to all samples."""
 
-    file_schema: Annotated[Literal["pytest-laguna-replay-profile-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-replay-profile-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-replay-profile-v1"]] = "pytest-laguna-replay-profile-v1"
 
 
 class ReplayProfile(ProfileHeader):
@@ -127,8 +124,7 @@ class ReplayProfile(ProfileHeader):
     def _whole(self) -> Self:
         for index, sample in enumerate(self.samples):
             if len(sample.segment_ns) != len(self.kinds):
-                message = f"sample {index}: {len(sample.segment_ns)} segment times; expected {len(self.kinds)}"
-                raise ValueError(message)
+                raise ValueError(f"sample {index}: {len(sample.segment_ns)} segment times; expected {len(self.kinds)}")
         return self
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import pydantic
 
@@ -11,7 +11,7 @@ from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arms.arm_record import Arm
 from pytest_laguna.evidence.arms.plan import ArmsPlan
 from pytest_laguna.evidence.schemas import Schema, Sentence, Sha256
-from pytest_laguna.evidence.values import Decides, Finite, NonNegative
+from pytest_laguna.evidence.values import Decides, Finite, NonNegative, SchemaName
 from pytest_laguna.verdict import Verdict
 
 DIRECTORY = "diagnostic"
@@ -67,9 +67,7 @@ class DiagnosticPlan(ArmsPlan):
         null: True for A/A: the candidate's slot holds a control, and every difference is noise.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-diagnostic-plan-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-diagnostic-plan-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-diagnostic-plan-v1"]] = "pytest-laguna-diagnostic-plan-v1"
     flag: str
     control: str
     treatment: str
@@ -154,9 +152,7 @@ class Diagnosis(Schema):
             rules call nothing else by either name.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-diagnosis-v2"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-diagnosis-v2"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-diagnosis-v2"]] = "pytest-laguna-diagnosis-v2"
     notice: Literal["diagnostic only: neither benchmark nor submission evidence"] = NOTICE
     plan_sha256: Sha256
     decides: Decides

@@ -16,7 +16,7 @@ import pydantic
 from pytest_laguna.evidence.endpoint.leg import LegName
 from pytest_laguna.evidence.endpoint.plan import Order
 from pytest_laguna.evidence.schemas import Schema, Sentence
-from pytest_laguna.evidence.values import Count, Decides, Finite, Positive, PositiveCount, Share
+from pytest_laguna.evidence.values import Count, Decides, Finite, Positive, PositiveCount, SchemaName, Share
 from pytest_laguna.verdict import Verdict
 
 
@@ -225,9 +225,7 @@ class EndpointAnalysis(Schema):
         not_asked: the other rules, which prove nothing: the plan does without them, or their evidence is missing.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-endpoint-analysis-v2"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-endpoint-analysis-v2"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-endpoint-analysis-v2"]] = "pytest-laguna-endpoint-analysis-v2"
     verdict: Verdict
     reason: Sentence = ""
     published_verdict: Verdict

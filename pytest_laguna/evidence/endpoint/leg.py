@@ -16,7 +16,7 @@ from pytest_laguna.evidence.arms.arm_record import Arm, CapturedGraph, token_dig
 from pytest_laguna.evidence.machine.idle import Utc
 from pytest_laguna.evidence.machine.process import ProcessRecord
 from pytest_laguna.evidence.schemas import Schema, Sha256
-from pytest_laguna.evidence.values import Count, Finite, Lane, NonNegative, PositiveCount, Text
+from pytest_laguna.evidence.values import Count, Finite, Lane, NonNegative, PositiveCount, SchemaName, Text
 
 LegName = Literal["A1", "B1", "B2", "A2"]
 """A is the control and B the candidate; the number counts within a block (source: the laboratory's crossover)."""
@@ -50,9 +50,7 @@ class LegRequest(Schema):
         variables: of the server's environment: all with an effect on results, the selector among them.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-leg-request-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-leg-request-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-leg-request-v1"]] = "pytest-laguna-leg-request-v1"
     leg: LegName
     block: PositiveCount
     sequence: PositiveCount
@@ -111,9 +109,7 @@ class RankState(Schema):
         candidate: the candidate's own proof, as ``laguna_kv.proof.describe_worker`` gives it.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-rank-state-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-rank-state-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-rank-state-v1"]] = "pytest-laguna-rank-state-v1"
     moment: Literal["captured", "served"]
     rank: Count
     pid: PositiveCount
@@ -219,8 +215,7 @@ class SuiteRow(Schema):
     def _consistent(self) -> Self:
         counts = len(self.token_ids), len(self.arrival_ns), sum(self.event_tokens)
         if len(set(counts)) != 1:
-            message = f"tokens, arrivals and tokens of events are {counts}; expected one number"
-            raise ValueError(message)
+            raise ValueError(f"tokens, arrivals and tokens of events are {counts}; expected one number")
         if any(later < earlier for earlier, later in itertools.pairwise([*self.arrival_ns, self.done_ns])):
             raise ValueError("arrival_ns and done_ns: seen a time before an earlier one; expected none")
         if self.token_sha256 != token_digest(self.token_ids):
@@ -328,9 +323,7 @@ class LegEnd(Schema):
         process: the supervisor's record of the server.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-leg-end-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-leg-end-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-leg-end-v1"]] = "pytest-laguna-leg-end-v1"
     reason: str
     cleanup: CleanupStatus
     process: ProcessRecord | None
@@ -347,7 +340,7 @@ class LegRecord(Schema):
         rows: one for each prompt, in the suite's order.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-leg-v1"], pydantic.Field(alias="schema")] = "pytest-laguna-leg-v1"
+    file_schema: SchemaName[Literal["pytest-laguna-leg-v1"]] = "pytest-laguna-leg-v1"
     request: LegRequest
     started: Utc
     begun_ticks: Count

@@ -107,15 +107,13 @@ class EndpointThresholds(Schema):
     @pydantic.model_validator(mode="after")
     def _floor_above_record(self) -> Self:
         if self.practical_floor is not None and self.practical_floor <= self.record:
-            message = f"practical_floor is {self.practical_floor}; expected more than the record, {self.record}"
-            raise ValueError(message)
+            raise ValueError(f"practical_floor is {self.practical_floor}; expected more than the record, {self.record}")
         return self
 
     def require_reachable(self, prompts: int) -> None:
         """Raise ValueError for bounds out of reach of a suite of so many prompts."""
         if self.rows_won > prompts:
-            message = f"rows_won is {self.rows_won}; expected at most the {prompts} prompts"
-            raise ValueError(message)
+            raise ValueError(f"rows_won is {self.rows_won}; expected at most the {prompts} prompts")
 
 
 class Selector(Schema):
@@ -230,8 +228,7 @@ class Teacher(Schema):
     def _in_order(self) -> Self:
         seen = [row.prompt_index for row in self.rows]
         if seen != list(range(len(seen))):
-            message = f"prompt_index of the rows is {seen}; expected 0, 1, ... without a gap"
-            raise ValueError(message)
+            raise ValueError(f"prompt_index of the rows is {seen}; expected 0, 1, ... without a gap")
         return self
 
     @property

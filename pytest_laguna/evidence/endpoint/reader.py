@@ -28,6 +28,7 @@ from pytest_laguna.evidence.machine.leased_cards import HOST, PROCESS
 from pytest_laguna.evidence.machine.process import ProcessRecord
 from pytest_laguna.evidence.reading import FAILURE, REQUEST, Failure, Missing, read_piece, usable
 from pytest_laguna.evidence.schemas import Schema, parse_model, read_model
+from pytest_laguna.evidence.values import SchemaName
 from pytest_laguna.verdict import UnusableEvidenceError
 
 DIRECTORY = "endpoint"
@@ -54,9 +55,7 @@ class ProtocolCommit(Schema):
         blob: git's name of the protocol's bytes in it.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-protocol-commit-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-protocol-commit-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-protocol-commit-v1"]] = "pytest-laguna-protocol-commit-v1"
     commit: _GitName
     blob: _GitName
 
@@ -116,13 +115,11 @@ def read_legs(directory: Path) -> EndpointEvidence:
     ended: dict[str, EndedLeg] = {}
     for place in sorted((directory / LEGS).iterdir()) if (directory / LEGS).is_dir() else []:
         if not _LEG_NAME.fullmatch(place.name):
-            message = f"{LEGS}/{place.name}: not a leg; expected directories such as 01-A1"
-            raise UnusableEvidenceError(message)
+            raise UnusableEvidenceError(f"{LEGS}/{place.name}: not a leg; expected directories such as 01-A1")
         failure, record = place / FAILURE, place / LEG
         if failure.exists() == record.exists():
             seen = "both" if record.exists() else "neither"
-            message = f"{LEGS}/{place.name}: {seen} of {LEG} and {FAILURE}; expected one of them"
-            raise UnusableEvidenceError(message)
+            raise UnusableEvidenceError(f"{LEGS}/{place.name}: {seen} of {LEG} and {FAILURE}; expected one of them")
         if record.exists():
             legs.append(read_model(record, LegRecord))
             _require_named(place, legs[-1].request)

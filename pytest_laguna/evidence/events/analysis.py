@@ -13,7 +13,7 @@ from pytest_laguna.evidence.arms.replay_profile import Count, Nanoseconds, Segme
 from pytest_laguna.evidence.diagnostic.analysis import RuleResult
 from pytest_laguna.evidence.events.profile import EventClock, StreamIdentity
 from pytest_laguna.evidence.schemas import Schema, Sha256
-from pytest_laguna.evidence.values import Finite
+from pytest_laguna.evidence.values import Finite, SchemaName
 
 DIRECTORY = "event-profile"
 """Place below the attempt's ``evidence``.
@@ -84,9 +84,7 @@ class EventPlan(ArmsPlan):
         sparse_replays: replays with a few measured intervals each; 0 likewise.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-event-plan-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-event-plan-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-event-plan-v1"]] = "pytest-laguna-event-plan-v1"
     material_percent: Annotated[float, pydantic.Field(gt=50, lt=100, allow_inf_nan=False)]
     fitness: Fitness | None
     sparse_replays: Count
@@ -106,9 +104,7 @@ class EventClosure(Schema):
         files: SHA-256 by path below the directory.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-event-closure-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-event-closure-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-event-closure-v1"]] = "pytest-laguna-event-closure-v1"
     model_generations: Count
     files: dict[str, Sha256]
 
@@ -229,9 +225,7 @@ class EventAnalysis(Schema):
         device_work_only: no interval is shown to hold device work alone.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-event-analysis-v2"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-event-analysis-v2"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-event-analysis-v2"]] = "pytest-laguna-event-analysis-v2"
     status: Literal["exact_event_profile_stop"] | None
     plan_sha256: Sha256
     clauses: dict[str, dict[str, RuleResult]]

@@ -13,6 +13,7 @@ import pydantic
 
 from pytest_laguna.evidence.arms.replay_profile import Count, Nanoseconds, RankHeader, SegmentKind, order_sha256
 from pytest_laguna.evidence.schemas import Schema
+from pytest_laguna.evidence.values import SchemaName
 
 EventClock: TypeAlias = Literal["device-event", "host-clock"]
 """Source of the times: events of the device's stream, or on the cpu lane the host's monotonic clock."""
@@ -52,9 +53,7 @@ class EventProfile(RankHeader):
         lead: None on a CPU, where the host is the device, and in a published profile.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-event-profile-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-event-profile-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-event-profile-v1"]] = "pytest-laguna-event-profile-v1"
     clock: EventClock
     stream: StreamIdentity
     interval_ns: list[Nanoseconds]
@@ -74,13 +73,11 @@ class EventProfile(RankHeader):
     @pydantic.model_validator(mode="after")
     def _whole(self) -> Self:
         if len(self.interval_ns) != len(self.kinds):
-            message = f"{len(self.interval_ns)} intervals; expected {len(self.kinds)}, one a segment"
-            raise ValueError(message)
+            raise ValueError(f"{len(self.interval_ns)} intervals; expected {len(self.kinds)}, one a segment")
         if self.lead is not None:
             stamps = [*self.lead.boundary_ns, self.lead.synchronised_ns]
             if len(stamps) != len(self.kinds) + 2 or stamps[0] != 0 or stamps != sorted(stamps):
-                message = f"{len(stamps)} host times; expected {len(self.kinds) + 2}, rising from 0"
-                raise ValueError(message)
+                raise ValueError(f"{len(stamps)} host times; expected {len(self.kinds) + 2}, rising from 0")
         return self
 
 
@@ -105,9 +102,7 @@ class FitnessRound(Schema):
 class EventFitness(RankHeader):
     """The instrument's trial on one rank."""
 
-    file_schema: Annotated[Literal["pytest-laguna-event-fitness-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-event-fitness-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-event-fitness-v1"]] = "pytest-laguna-event-fitness-v1"
     clock: EventClock
     rounds: Annotated[list[FitnessRound], pydantic.Field(min_length=1)]
 

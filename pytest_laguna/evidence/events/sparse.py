@@ -15,6 +15,7 @@ import pydantic
 
 from pytest_laguna.evidence.arms.replay_profile import Nanoseconds, RankHeader, order_sha256
 from pytest_laguna.evidence.events.profile import EventClock, StreamIdentity
+from pytest_laguna.evidence.values import SchemaName
 
 FRACTION = 0.05
 """Maximum share of a replay's boundaries with an event: two an interval."""
@@ -38,9 +39,7 @@ class SparseProfile(RankHeader):
         replays: by replay, the nanoseconds of its chosen intervals in their order.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-event-sparse-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-event-sparse-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-event-sparse-v1"]] = "pytest-laguna-event-sparse-v1"
     clock: EventClock
     stream: StreamIdentity
     replays: Annotated[list[list[Nanoseconds]], pydantic.Field(min_length=1)]

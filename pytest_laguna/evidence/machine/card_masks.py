@@ -8,11 +8,7 @@ from typing import Protocol
 
 from pytest_laguna.evidence.values import Lane
 
-MASK: Mapping[Lane, str] = {
-    "cpu": "LAGUNA_CPU_CARDS",
-    "cuda": "CUDA_VISIBLE_DEVICES",
-    "xpu": "ZE_AFFINITY_MASK",
-}
+MASK: Mapping[Lane, str] = {"cpu": "LAGUNA_CPU_CARDS", "cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}
 """Variable with the visible cards."""
 
 ORDER: Mapping[Lane, tuple[str, str]] = {

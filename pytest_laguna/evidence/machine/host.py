@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 import pydantic
 
 from pytest_laguna.evidence.machine.idle import CardState, Utc, seconds_between
 from pytest_laguna.evidence.schemas import Schema
-from pytest_laguna.evidence.values import Finite
+from pytest_laguna.evidence.values import Finite, SchemaName
 
 
 class KernelLog(Schema):
@@ -91,9 +91,7 @@ def difference(before: HostState, after: HostState) -> HostDifference:
 class HostAudit(Schema):
     """The host before and after an arm."""
 
-    file_schema: Annotated[Literal["pytest-laguna-host-audit-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-host-audit-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-host-audit-v1"]] = "pytest-laguna-host-audit-v1"
     before: HostState
     after: HostState
     difference: HostDifference
@@ -143,9 +141,7 @@ class HostLimits(Schema):
             try:
                 matched = next((line for line in BACKGROUND if re.search(pattern, line)), None)
             except re.error as error:
-                message = f"{pattern!r}: {error}; expected a regular expression"
-                raise ValueError(message) from error
+                raise ValueError(f"{pattern!r}: {error}; expected a regular expression") from error
             if matched is not None:
-                message = f"{pattern!r} matches {matched!r}, which a healthy host logs; expected a graver line"
-                raise ValueError(message)
+                raise ValueError(f"{pattern!r} matches {matched!r}, which a healthy host logs; expected a graver line")
         return patterns

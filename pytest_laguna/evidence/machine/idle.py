@@ -13,7 +13,7 @@ import pydantic
 
 from pytest_laguna.evidence.machine.xpu_smi import ProcessRow, read_processes
 from pytest_laguna.evidence.schemas import Schema, Sha256
-from pytest_laguna.evidence.values import Lane, NonNegative
+from pytest_laguna.evidence.values import Lane, NonNegative, SchemaName
 
 
 def _of_the_calendar(text: str) -> str:
@@ -136,7 +136,7 @@ class IdleRecord(Schema):
         snapshots: the judged ones.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-idle-v1"], pydantic.Field(alias="schema")] = "pytest-laguna-idle-v1"
+    file_schema: SchemaName[Literal["pytest-laguna-idle-v1"]] = "pytest-laguna-idle-v1"
     phase: Literal["before", "after"]
     lane: Lane
     token: Token

@@ -10,7 +10,7 @@ import pydantic
 from pytest_laguna.evidence.machine.idle import Token
 from pytest_laguna.evidence.machine.placement import Place, StorageRule
 from pytest_laguna.evidence.schemas import Schema
-from pytest_laguna.evidence.values import Lane
+from pytest_laguna.evidence.values import Lane, SchemaName
 
 DIRECTORY = "cards"
 """Below the attempt's ``evidence``, with ``lease.json``, ``idle-before.json`` and ``idle-after.json``."""
@@ -63,9 +63,7 @@ class LeaseStart(Schema):
         places: of evidence, temporary files and models; empty without a rule.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-leased-cards-v1"], pydantic.Field(alias="schema")] = (
-        "pytest-laguna-leased-cards-v1"
-    )
+    file_schema: SchemaName[Literal["pytest-laguna-leased-cards-v1"]] = "pytest-laguna-leased-cards-v1"
     lane: Lane
     token: Token
     cards: Annotated[list[LeasedCard], pydantic.Field(min_length=1)]

@@ -210,7 +210,8 @@ def test_timing_stops_only_where_the_campaign_says_that_it_decides(tmp_path: Pat
     results = listing.clauses["timing"]
     assert {name for name, result in results.items() if result.verdict is None} == set(GATES)
     assert results["whole_replay"].reason == (
-        "reported: 10177795 ns to 10229795 ns saves -52000 ns; the published rule, expected more than 0, does not hold"
+        "reported: seen 10177795 ns to 10229795 ns, a saving of -52000 ns;"
+        " the published rule, expected more than 0, does not hold"
     )
     assert results["generation_wall"].reason.endswith("does not hold")
     assert results["attention_host"].reason.endswith("holds")
@@ -229,7 +230,7 @@ def test_without_profiles_nothing_was_compared_wherever_timing_decides_or_not(tm
         )
         assert diagnosis.clauses["timing"]["whole_replay"].verdict is gate
         if gate is None:
-            assert diagnosis.clauses["timing"]["whole_replay"].reason == "reported: there is nothing to compare"
+            assert diagnosis.clauses["timing"]["whole_replay"].reason == "reported: nothing to compare"
 
 
 def test_a_profile_that_contradicts_itself_is_not_compared(tmp_path: Path) -> None:
@@ -279,7 +280,7 @@ def test_a_reason_is_one_line_whatever_a_file_is_called(tmp_path: Path) -> None:
     diagnosis = root.judged(tree, tmp_path)
     found = root.findings(diagnosis)
     assert found["replay-samples/files-whole"][1].startswith("graph-control: seen a profile rank1\\n\\x1b[2J.json")
-    assert found["arms-fresh/nothing-unexpected"][1].startswith("arms/x\\ny: expected the four arms")
+    assert found["arms-fresh/nothing-unexpected"][1].startswith("arms/x\\ny: seen, unplanned; expected the four arms")
     assert all(result.reason.isprintable() for rules in diagnosis.clauses.values() for result in rules.values())
 
 

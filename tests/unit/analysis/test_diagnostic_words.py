@@ -113,8 +113,8 @@ CHANGED: list[tuple[str, str, Change]] = [
     (
         "tokens-identical/other-pairs",
         (
-            "reported: q1 and eager differ in text though not in tokens; q1 and graph-control differ in text though not"
-            " in tokens; q1 and graph-candidate differ in text though not in tokens; eager and graph-control identical;"
+            "reported: q1 and eager differ in text but not in tokens; q1 and graph-control differ in text but not"
+            " in tokens; q1 and graph-candidate differ in text but not in tokens; eager and graph-control identical;"
             " eager and graph-candidate identical"
         ),
         both(only_lists((Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE)), at(Q1, "text_sha256", "1" * 64)),
@@ -234,7 +234,7 @@ def packet_died(tree: root.Tree) -> None:
 def look(seen: tuple[str, list[str]], due: tuple[str, list[str]]) -> str:
     """Of a look at other cards or in another phase than was due."""
     told, expected = ((phase, "cpu", cards) for phase, cards in (seen, due))
-    return f"phase, lane and cards of the look {told}; expected {expected}"
+    return f"seen phase, lane and cards {told}; expected {expected}"
 
 
 BEFORE, AFTER, FIRST = ("before", root.CARDS), ("after", root.CARDS), ("after", root.CARDS[:1])
@@ -293,7 +293,7 @@ SURROUNDINGS: list[tuple[str, str, str, Change]] = [
     (
         "cards-idle/one-lease",
         "VOID",
-        "arms/graph-control: LAGUNA_LEASE is 'x'; expected that of the looks",
+        "arms/graph-control: seen LAGUNA_LEASE 'x'; expected that of the snapshots",
         at(CONTROL, "environment|LAGUNA_LEASE", "x"),
     ),
     *(
@@ -301,7 +301,7 @@ SURROUNDINGS: list[tuple[str, str, str, Change]] = [
             "cards-idle/looks-in-order",
             "VOID",
             (
-                f"{later} is of 2026-07-26T{after}.000000+00:00; expected it after {earlier}, which is of"
+                f"{later}: seen 2026-07-26T{after}.000000+00:00; expected later than {earlier} at"
                 f" 2026-07-26T{before}.000000+00:00"
             ),
             put(name, look_again),
@@ -312,21 +312,21 @@ SURROUNDINGS: list[tuple[str, str, str, Change]] = [
                 root.idle("before", root.CARDS, 40),
                 "packets/0/host.json, before",
                 "21:01:10",
-                "idle-before.json, look 1",
+                "idle-before.json, snapshot 1",
                 "21:40:46",
             ),
             (
                 "idle-after.json",
                 root.idle("after", root.CARDS, 0),
-                "idle-after.json, look 0",
+                "idle-after.json, snapshot 0",
                 "21:00:45",
-                "arms/graph-candidate/idle.json, look 1",
+                "arms/graph-candidate/idle.json, snapshot 1",
                 "21:07:46",
             ),
             (
                 "arms/q1/host.json",
                 root.host(30),
-                "arms/q1/idle.json, look 0",
+                "arms/q1/idle.json, snapshot 0",
                 "21:04:45",
                 "arms/q1/host.json, after",
                 "21:30:40",
@@ -363,23 +363,31 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
     (
         "identity-exact/engine-mapped",
         "NOT_PROVEN",
-        ("graph-control: what its ranks mapped is not recorded; arms/graph-control: no record: rank 1 died"),
+        (
+            "graph-control: seen no mapped files; expected them for each rank;"
+            " arms/graph-control: no record: rank 1 died"
+        ),
         control_died,
     ),
     (
         "identity-exact/versions-installed",
         "NOT_PROVEN",
-        "packet 1: its version of vllm is not recorded",
+        "packet 1: seen no version of vllm; expected one",
         within(PACKET, "versions", lambda versions: versions.pop("vllm")),
     ),
     ("arms-fresh/ended-clean", "NOT_PROVEN", "arms/q1/record.json: there is none", without("arms/q1/")),
-    ("parity-packets/packets-ended-clean", "NOT_PROVEN", "packets/1: seen none; expected a packet a card", without("packets/1/")),
+    (
+        "parity-packets/packets-ended-clean",
+        "NOT_PROVEN",
+        "packets/1: seen none; expected a packet a card",
+        without("packets/1/"),
+    ),
     ("cards-idle/after-packets", "NOT_PROVEN", "packets/1: seen none; expected a packet a card", without("packets/1/")),
-    ("cards-idle/one-lease", "NOT_PROVEN", "the looks name 0 leases; expected one", without(*LOOKS)),
+    ("cards-idle/one-lease", "NOT_PROVEN", "snapshots: seen 0 leases; expected one", without(*LOOKS)),
     (
         "cards-idle/looks-in-order",
         "NOT_PROVEN",
-        "no look at the cards and no state of the host is recorded",
+        "surroundings: seen no snapshot of cards and no state of the host; expected both",
         without(*LOOKS, *STATES),
     ),
     (
@@ -399,22 +407,30 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
         "FAIL",
         (
             f"rank 1: {LAYER}: seen control calls=35 distinct=2 sha256='{SIGNATURE}', candidate calls=35 distinct=2"
-            f" sha256='{OTHER}'"
+            f" sha256='{OTHER}'; expected equal"
         ),
         at(CANDIDATE, f"ranks|1|kernel_signatures|{LAYER}|sha256", OTHER),
     ),
     (
         "sole-treatment/arguments-equal",
         "FAIL",
-        (f"rank 1: model.layers.99.self_attn.attn: seen control None, candidate calls=35 distinct=2 sha256='{SIGNATURE}'"),
+        (
+            "rank 1: model.layers.99.self_attn.attn: seen control None,"
+            f" candidate calls=35 distinct=2 sha256='{SIGNATURE}'; expected equal"
+        ),
         one_more_layer,
     ),
-    ("sole-treatment/allocations-equal", "VOID", "ranks: seen 2 in the control, 1 in the candidate; expected as many", one_rank),
+    (
+        "sole-treatment/allocations-equal",
+        "VOID",
+        "ranks: seen 2 in the control, 1 in the candidate; expected as many",
+        one_rank,
+    ),
     (
         "sole-treatment/environment-as-asked",
         "VOID",
         (
-            "graph-control: environment LAGUNA_REPLAY_PROFILE_ROOT is '/attempt/graph-control/profile';"
+            "graph-control: environment LAGUNA_REPLAY_PROFILE_ROOT: seen '/attempt/graph-control/profile';"
             " expected 'profile'"
         ),
         within(CONTROL, "environment", lambda variables: variables.pop("HOME")),
@@ -428,19 +444,19 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
     (
         "topology-unchanged/graphs-frozen",
         "FAIL",
-        f"graph-control rank 1: captured {GRAPHS}; {GRAPHS}; expected {GRAPHS}",
+        f"graph-control rank 1: seen captured {GRAPHS}; {GRAPHS}; expected {GRAPHS}",
         within(CONTROL, "ranks|1|graphs", lambda graphs: graphs.append(graphs[0])),
     ),
     (
         "topology-unchanged/graphs-frozen",
         "FAIL",
-        f"graph-control rank 1: captured no graph of the target; expected {GRAPHS}",
+        f"graph-control rank 1: seen captured no graph of the target; expected {GRAPHS}",
         at(CONTROL, "ranks|1|graphs", []),
     ),
     (
         "topology-unchanged/configurations-hashed",
         "NOT_PROVEN",
-        "draft-config.json: has no digest; expected that of a configuration and of its model's",
+        "draft-config.json: seen no digest; expected one here and in the model's identity",
         without("draft-config.json"),
     ),
     (
@@ -456,7 +472,7 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
         (
             "selector-proven/layers-of-models",
             "VOID",
-            f"{name}: num_hidden_layers 0; expected a whole number from 1 to 1024",
+            f"{name}: seen num_hidden_layers 0; expected a whole number from 1 to 1024",
             at(name, "num_hidden_layers", 0),
         )
         for name in ("target-config.json", "draft-config.json")
@@ -571,12 +587,12 @@ AS_PLANNED = {"target": "/here/models/target", "draft": "models/draft", "prompt"
     ("planned", "changed", "told"),
     [
         ({}, {}, None),
-        ({}, {"target": "/here/other/target"}, "target '/here/other/target'; expected 'models/target'"),
-        ({}, {"target": "/here/xmodels/target"}, "target '/here/xmodels/target'; expected 'models/target'"),
-        ({"target": "/models/target"}, {}, "target '/here/models/target'; expected '/models/target'"),
-        ({"target": "/models/target"}, {"target": "/x//models/target"}, "target '/x//models/target'; expected '/m"),
-        ({}, {"draft": None}, "draft None; expected 'models/draft'"),
-        ({}, {"prompt": "/p"}, "prompt '/p'; expected 'p'"),
+        ({}, {"target": "/here/other/target"}, "target: seen '/here/other/target'; expected 'models/target'"),
+        ({}, {"target": "/here/xmodels/target"}, "target: seen '/here/xmodels/target'; expected 'models/target'"),
+        ({"target": "/models/target"}, {}, "target: seen '/here/models/target'; expected '/models/target'"),
+        ({"target": "/models/target"}, {"target": "/x//models/target"}, "target: seen '/x//models/target'; expected '/m"),
+        ({}, {"draft": None}, "draft: seen None; expected 'models/draft'"),
+        ({}, {"prompt": "/p"}, "prompt: seen '/p'; expected 'p'"),
     ],
 )
 def test_a_planned_folder_may_lie_anywhere_and_no_prompt_does(

@@ -84,10 +84,14 @@ def test_the_analysis_is_a_function_of_the_legs_and_reads_back() -> None:
 @pytest.mark.parametrize(
     ("count", "disposition", "reason"),
     [
-        (0, Disposition.INCOMPLETE, "block 1 A1 did not run; expected all of 4 legs"),
-        (1, Disposition.INCOMPLETE, "block 1 B1 did not run"),
-        (2, Disposition.PHASE_1_PASSED, "block 1 B2 did not run"),
-        (3, Disposition.PHASE_1_PASSED, "block 1 A2 did not run though B2 did; expected it whatever B2 gave"),
+        (0, Disposition.INCOMPLETE, "block 1 A1: seen no record; expected all of 4 legs"),
+        (1, Disposition.INCOMPLETE, "block 1 B1: seen no record"),
+        (2, Disposition.PHASE_1_PASSED, "block 1 B2: seen no record"),
+        (
+            3,
+            Disposition.PHASE_1_PASSED,
+            "block 1 A2: seen no record, though one of B2; expected it for any result of B2",
+        ),
     ],
 )
 def test_missing_legs_prove_nothing(count: int, disposition: Disposition, reason: str) -> None:
@@ -259,7 +263,7 @@ def test_a_null_campaign_of_one_block_finds_nothing_and_proves_nothing_of_the_ca
     analysis = analyse(lab.legs(lab.null_starts(), null=True), lab.plan(null=True))
     assert (analysis.null_verdict, analysis.published_verdict) == (Verdict.PASS, Verdict.STOP)
     assert (analysis.verdict, analysis.label) == (Verdict.NOT_PROVEN, "null campaign, single block")
-    assert analysis.reason.startswith("campaign: candidate-ran: null campaign")
+    assert analysis.reason.startswith("campaign: candidate-ran: A/A campaign")
     assert analysis.disposition is Disposition.PHASE_1_FAILED
     assert analysis.phase_1 is not None
     assert not analysis.phase_1.stops
@@ -395,7 +399,7 @@ def test_of_two_findings_of_one_verdict_the_first_is_the_reason() -> None:
     legs[2]["posted"] = legs[3]["posted"] = 14
     legs[3]["end"]["process"] = None
     analysis = analyse(legs)
-    missing = "nothing is recorded of the server's end; expected the supervisor's record"
+    missing = "the server's end: seen no record; expected the supervisor's"
     assert (analysis.verdict, analysis.reason) == (Verdict.NOT_PROVEN, f"block 1 A2: server-ended: {missing}")
     told = [(one.where, one.verdict) for one in analysis.findings if one.verdict is not Verdict.PASS]
     assert told == [("block 1 B2", Verdict.VOID), ("block 1 A2", Verdict.VOID), ("block 1 A2", Verdict.NOT_PROVEN)]
@@ -410,7 +414,7 @@ def test_a_finding_that_does_not_decide_is_never_the_reason() -> None:
     analysis = analyse(legs, lab.plan(decides="exactness"))
     assert (analysis.verdict, analysis.reason) == (
         Verdict.VOID,
-        "block 1 A2: no-retry: 14 requests were begun for 13 rows; expected one each",
+        "block 1 A2: no-retry: requests: seen 14 for 13 rows; expected one each",
     )
     passed = analyse(lab.legs(lab.scaled(METADATA, B2=0.9)), lab.plan(decides="exactness"))
     deciding = sum(finding.decides for finding in passed.findings)
@@ -603,7 +607,7 @@ def test_the_legs_of_several_blocks_follow_from_the_campaigns_digest() -> None:
     mine, other = (CampaignCase(lab.plan(repetition=TWO), None, one, tuple(BLOCKS)) for one in (lab.CAMPAIGN, "0" * 64))
     assert CAMPAIGN_RULES["legs-as-planned"](mine) is None
     assert due_legs(mine, None) == [(leg.request.block, leg.request.leg) for leg in BLOCKS]
-    found = "leg 1 is block 1 A1, number 1; expected block 1 B1"
+    found = "leg 1: seen block 1 A1, number 1; expected block 1 B1"
     assert CAMPAIGN_RULES["legs-as-planned"](other) == (Verdict.FAIL, found)
     assert due_legs(other, None)[:2] == [(1, "B1"), (1, "A1")]
 

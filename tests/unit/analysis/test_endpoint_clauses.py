@@ -47,7 +47,7 @@ def test_a_null_campaign_never_passes_the_gate_of_a_candidate_that_did_not_run(d
     found = judge_clauses(analysis(lab.legs(lab.null_starts(), null=True), lab.plan(null=True, decides=decides)), {})
     assert found.keys() == {"sole-treatment"}
     assert found["sole-treatment"][0] is Verdict.NOT_PROVEN
-    assert "candidate-ran: null campaign: every leg was a control" in found["sole-treatment"][1]
+    assert "candidate-ran: A/A campaign: seen a control in every leg" in found["sole-treatment"][1]
 
 
 def test_a_lawful_stop_after_phase_1_is_a_stop_of_the_gate() -> None:
@@ -59,7 +59,7 @@ def test_a_lawful_stop_after_phase_1_is_a_stop_of_the_gate() -> None:
     first, *others = judged.phase_1.reasons
     assert first.startswith("block 1 B1-A1: headline: the headline gains -0.5")
     assert len(others) == 3
-    assert found["promotion"] == (Verdict.STOP, f"phase 1 stopped the campaign; {first}")
+    assert found["promotion"] == (Verdict.STOP, f"phase 1: seen a stop; expected a pass: {first}")
     assert worst(verdict for verdict, _ in found.values()) is Verdict.STOP
 
 
@@ -67,10 +67,10 @@ def test_a_pair_without_figures_is_measured_by_no_rule_and_promotes_nothing() ->
     legs = lab.legs(lab.metadata_starts())[:2]
     legs[1]["counters_after"]["drafts"] = None
     found = judge_clauses(analysis(legs), {})
-    assert found["adjacent-pairs"] == (Verdict.NOT_PROVEN, "none of its rules could be asked")
+    assert found["adjacent-pairs"] == (Verdict.NOT_PROVEN, "seen no evidence for its rules; expected some")
     missing = "after the suite the server exposes no drafts; expected each"
     assert found["counters-true"] == (Verdict.NOT_PROVEN, f"block 1 B1: counters-present: {missing}")
-    reason = f"phase 1 could not be judged; block 1 B1: counters-present: {missing}"
+    reason = f"phase 1: seen no judgement; expected a pass: block 1 B1: counters-present: {missing}"
     assert found["promotion"] == (Verdict.NOT_PROVEN, reason)
 
 
@@ -78,7 +78,7 @@ def test_why_a_leg_is_missing_is_told_where_it_is_missed_and_nowhere_else() -> N
     legs = lab.legs(lab.metadata_starts())[:1]
     legs[0]["freshness"]["prompt_ids"][0] = "other"
     found = judge_clauses(analysis(legs), {"02-B1": (Verdict.NOT_PROVEN, "no card")})
-    assert found["legs-in-order"][1].endswith("did not run; expected all of 4 legs; 02-B1: no card")
+    assert found["legs-in-order"][1].endswith("seen no record; expected all of 4 legs; 02-B1: no card")
     assert found["prompts-fresh"] == (
         Verdict.VOID,
         "block 1 A1: fresh-unique: prompt ids of the rows and of the freshness block differ; expected the same",
@@ -90,7 +90,7 @@ def test_a_stop_over_other_legs_than_the_first_pair_is_none() -> None:
     legs = lab.legs(lab.metadata_starts())[:2]
     legs[1]["request"]["leg"] = "B2"
     found = judge_clauses(analysis(legs), {})
-    assert found["promotion"] == (Verdict.NOT_PROVEN, "none of its rules could be asked")
+    assert found["promotion"] == (Verdict.NOT_PROVEN, "seen no evidence for its rules; expected some")
     assert found["legs-in-order"][0] is Verdict.FAIL
 
 
@@ -100,13 +100,13 @@ def test_phase_1_is_of_the_first_two_places_and_not_of_what_is_left() -> None:
     assert judged.phase_1 is None
     assert judge_clauses(judged, {})["legs-in-order"] == (
         Verdict.NOT_PROVEN,
-        "campaign: legs-complete: block 1 B1 did not run; expected all of 4 legs",
+        "campaign: legs-complete: block 1 B1: seen no record; expected all of 4 legs",
     )
 
 
 def test_two_legs_of_a_campaign_that_may_go_on_prove_no_promotion() -> None:
     found = judge_clauses(analysis(lab.legs(lab.metadata_starts())[:2]), {})
-    assert found["promotion"] == (Verdict.NOT_PROVEN, "none of its rules could be asked")
+    assert found["promotion"] == (Verdict.NOT_PROVEN, "seen no evidence for its rules; expected some")
 
 
 def test_one_wrong_token_speaks_against_the_clauses_that_see_it() -> None:
@@ -129,7 +129,7 @@ def test_a_leg_without_a_record_is_void_and_named_where_it_is_missed() -> None:
     verdict, reason = found["adjacent-pairs"]
     assert (verdict, reason) == (
         Verdict.NOT_PROVEN,
-        "none of its rules could be asked; 02-B1: an error event after 13 tokens",
+        "seen no evidence for its rules; expected some; 02-B1: an error event after 13 tokens",
     )
 
 
@@ -144,11 +144,16 @@ def test_a_leg_without_a_record_keeps_its_place_and_the_campaign_stays_open(miss
     assert found.keys() == {*CLAUSES}
     assert not any(verdict.closes for verdict, _ in found.values())
     rule = {"B2": "legs-complete", "A2": "a2-after-b2"}[name[3:]]
-    assert found["legs-in-order"][1].startswith(f"campaign: {rule}: block 1 {name[3:]} did not run")
+    assert found["legs-in-order"][1].startswith(f"campaign: {rule}: block 1 {name[3:]}: seen no record")
     assert found["legs-in-order"][1].endswith(f"; {name}: row 3 broke off")
-    seen = f"campaign: legs-complete: block 1 {name[3:]} did not run; expected all of 4 legs; {name}: row 3 broke off"
-    assert found["teacher-exact"] == (Verdict.NOT_PROVEN, f"asked of some legs only: {seen}")
-    assert found["promotion"] == (Verdict.NOT_PROVEN, f"none of its rules could be asked; {name}: row 3 broke off")
+    seen = (
+        f"campaign: legs-complete: block 1 {name[3:]}: seen no record; expected all of 4 legs; {name}: row 3 broke off"
+    )
+    assert found["teacher-exact"] == (Verdict.NOT_PROVEN, f"seen some legs only: {seen}")
+    assert found["promotion"] == (
+        Verdict.NOT_PROVEN,
+        f"seen no evidence for its rules; expected some; {name}: row 3 broke off",
+    )
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
@@ -185,7 +190,7 @@ def test_a_gap_that_no_ended_leg_explains_is_a_broken_order(ended: list[str]) ->
     judged = analyse_endpoint(lab.plan(), told, teacher=lab.TEACHER, campaign=lab.CAMPAIGN, ended=ended)
     assert judge_clauses(judged, {})["legs-in-order"] == (
         Verdict.FAIL,
-        "campaign: legs-as-planned: leg 3 is block 1 A2, number 4; expected block 1 B2",
+        "campaign: legs-as-planned: leg 3: seen block 1 A2, number 4; expected block 1 B2",
     )
 
 
@@ -194,7 +199,7 @@ def test_an_ended_leg_that_left_a_record_all_the_same_is_a_broken_order() -> Non
     judged = analyse_endpoint(lab.plan(), told, teacher=lab.TEACHER, campaign=lab.CAMPAIGN, ended=["04-A2"])
     assert judge_clauses(judged, {})["legs-in-order"] == (
         Verdict.FAIL,
-        "campaign: legs-as-planned: block 1 A2 is leg 4 with a record; expected no more than 3",
+        "campaign: legs-as-planned: block 1 A2: seen as leg 4 with a record; expected no more than 3",
     )
 
 
@@ -213,10 +218,10 @@ def test_where_no_control_left_a_record_there_is_no_teacher_and_what_needs_one_i
     legs = lab.records(lab.legs(lab.metadata_starts()))[1:2]
     plan = lab.plan(teacher_sha256=None)
     found = judge_clauses(analyse_endpoint(plan, legs, teacher=None, campaign=lab.CAMPAIGN, ended=["01-A1"]), {})
-    expected = "no control left a record that the rows could be compared with"
+    expected = "teacher: seen no control's record; expected one to compare the rows with"
     for clause in ("long-next", "rollover"):
         assert found[clause] == (Verdict.NOT_PROVEN, f"block 1 B1: {clause}: {expected}")
-    assert found["teacher-exact"][1].startswith("asked of some legs only: campaign: legs-complete: block 1 A1 did not")
+    assert found["teacher-exact"][1].startswith("seen some legs only: campaign: legs-complete: block 1 A1 did not")
 
 
 def test_a_frozen_teacher_that_is_not_there_is_not_proven() -> None:
@@ -224,7 +229,7 @@ def test_a_frozen_teacher_that_is_not_there_is_not_proven() -> None:
     found = judge_clauses(analyse_endpoint(lab.plan(), legs, teacher=None, campaign=lab.CAMPAIGN), {})
     assert found["teacher-exact"] == (
         Verdict.NOT_PROVEN,
-        f"campaign: teacher-pinned: there is no teacher; expected {lab.TEACHER.digest}",
+        f"campaign: teacher-pinned: teacher: seen none; expected {lab.TEACHER.digest}",
     )
 
 

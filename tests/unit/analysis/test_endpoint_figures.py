@@ -346,11 +346,19 @@ def test_a_counter_changes_by_what_it_gained_and_a_new_label_began_at_zero() -> 
     ("rule", "changed", "reason"),
     [
         ("acceptance-drift", {"acceptance_rate_change": -0.002},
-            "the acceptance rate moves by -0.002; expected at most 0.001"),
-        ("headline", {"headline_change_percent": 0.1}, "the headline gains 0.1 %; expected at least 0.25 %"),
-        ("rows-won", {"rows_won": 9}, "9 of 13 rows are won; expected at least 10"),
-        ("paired-median", {"median_row_change_percent": 0.1}, "the median row gains 0.1 %; expected at least 0.25 %"),
-        ("cycle-saving", {"cycle_saving_ms": 0.1}, "a target cycle saves 0.1 ms; expected at least 0.15 ms"),
+            "acceptance rate: seen a change of -0.002; expected at most 0.001"),
+        (
+            "headline",
+            {"headline_change_percent": 0.1},
+            "median throughput: seen a gain of 0.1 %; expected at least 0.25 %",
+        ),
+        ("rows-won", {"rows_won": 9}, "rows won: seen 9 of 13; expected at least 10"),
+        (
+            "paired-median",
+            {"median_row_change_percent": 0.1},
+            "median row: seen a gain of 0.1 %; expected at least 0.25 %",
+        ),
+        ("cycle-saving", {"cycle_saving_ms": 0.1}, "target cycle: seen a saving of 0.1 ms; expected at least 0.15 ms"),
     ],
 )  # fmt: skip
 def test_a_rule_over_a_pair_says_what_it_saw_and_what_it_expected(
@@ -361,7 +369,7 @@ def test_a_rule_over_a_pair_says_what_it_saw_and_what_it_expected(
 
 @pytest.mark.parametrize(("headline", "percent"), [(102.0, None), (98.0, None), (102.5, 2.5), (97.5, -2.5)])
 def test_a_control_is_healthy_up_to_the_bound(headline: float, percent: float | None) -> None:
-    told = f"the control is {percent} % off the record 100.0; expected at most 2.0 %"
+    told = f"control: seen {percent} % off the record 100.0; expected at most 2.0 %"
     assert control_health(leg_of([headline] * 13), 100.0, 2.0) == (None if percent is None else (Verdict.STOP, told))
 
 

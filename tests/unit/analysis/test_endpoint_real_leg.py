@@ -47,4 +47,4 @@ def test_a_real_leg_keeps_every_rule_that_three_short_prompts_can() -> None:
 def test_a_counter_of_a_real_server_that_lies_is_found() -> None:
     after = LEG.counters_after.model_copy(update={"generated_tokens": 71})
     found = findings(LEG.model_copy(update={"counters_after": after}))
-    assert found["counters-add-up"] == (Verdict.VOID, "generated tokens: 71; expected 72")
+    assert found["counters-add-up"] == (Verdict.VOID, "generated tokens: seen 71; expected 72")

@@ -27,7 +27,7 @@ def test_a_closure_without_a_file_that_every_check_needs_binds_nothing(path: str
     tree = root.good()
     del tree[path]
     seen = root.findings(root.judged(tree, tmp_path))["closure-bound/closure-bound"]
-    assert seen == ("NOT_PROVEN", f"closure.json: without {path}; expected every check's file")
+    assert seen == ("NOT_PROVEN", f"closure.json: seen no {path}; expected every check's file")
 
 
 def test_a_file_that_is_bound_and_gone_is_told_so(tmp_path: Path) -> None:
@@ -120,11 +120,16 @@ def slow_trial(tree: root.Tree, events_ns: int = 1_180_000) -> None:
 MOVED = [root.KINDS[1], root.KINDS[0], *root.KINDS[2:]]
 PLANNED = order_sha256(root.KINDS)
 IN_FULL: list[tuple[str, str, str, Change]] = [
-    ("profile-complete/every-rank", "NOT_PROVEN", "graph-event: rank1.json: there is none", without(SECOND)),
+    (
+        "profile-complete/every-rank",
+        "NOT_PROVEN",
+        "graph-event: rank1.json: seen none; expected a profile of each rank",
+        without(SECOND),
+    ),
     (
         "profile-complete/as-recorded",
         "VOID",
-        f"{SECOND}: nothing; expected {root.WRITTEN}, as its rank wrote it",
+        f"{SECOND}: seen nothing; expected {root.WRITTEN}, as its rank wrote it",
         without(SECOND),
     ),
     (
@@ -136,31 +141,34 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
     (
         "profile-complete/as-recorded",
         "NOT_PROVEN",
-        "graph-event rank 1: wrote no profile; expected one replay at least",
+        "graph-event rank 1: seen no profile; expected one replay at least",
         at(EVENTS, "ranks|1|event_profile|sha256", None),
     ),
     (
         "profile-complete/one-batch",
         "VOID",
-        f"graph-event rank 1: captured ['another']; expected {DESCRIPTOR}",
+        f"graph-event rank 1: seen captures of ['another']; expected {DESCRIPTOR}",
         at(EVENTS, "ranks|1|graphs|0|descriptor", "another"),
     ),
     (
         "profile-complete/topology-exact",
         "FAIL",
-        f"rank0.json: 291 intervals in order {order_sha256(MOVED)}; expected 291 in {PLANNED}",
+        f"rank0.json: seen 291 intervals in order {order_sha256(MOVED)}; expected 291 in {PLANNED}",
         swapped,
     ),
     (
         "profile-complete/sparse-whole",
         "NOT_PROVEN",
-        "arms/graph-sparse/profile/rank1.json: there is none; expected 20 replays at least",
+        "arms/graph-sparse/profile/rank1.json: seen none; expected 20 replays at least",
         at(SPARSE, "ranks|1|event_profile|sha256", None),
     ),
     (
         "instrument-fit/trial-whole",
         "VOID",
-        "arms/graph-fitness/profile/rank1.json: not the file that its rank wrote, None",
+        (
+            "arms/graph-fitness/profile/rank1.json: seen 9314100afeea29bdee9d38ff8c811371849f724322b46d030b21feecc8541c3c;"
+            " expected None, as its rank wrote it"
+        ),
         at(FITNESS, "ranks|1|event_profile|sha256", None),
     ),
     (

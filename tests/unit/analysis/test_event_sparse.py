@@ -85,11 +85,11 @@ def test_a_part_drawn_less_than_twice_is_joined_to_one_other(
 def test_a_part_that_has_no_other_of_its_kind_needs_more_replays() -> None:
     with pytest.raises(NotProvenError) as raised:
         sparse_class_shares(sparse(ONE_LAYER, [7] * 8))
-    told = "rank 3: 1 intervals of attention in 8 replays; expected 2 at least: measure more replays"
+    told = "rank 3: seen 1 intervals of attention in 8 replays; expected 2 at least; measure more replays"
     assert str(raised.value) == told
 
 
 def test_replays_that_took_no_time_have_no_shares() -> None:
     with pytest.raises(NotProvenError) as raised:
         sparse_shares(sparse(ONE_LAYER, [0] * 16))
-    assert str(raised.value) == "rank 3: 0 ns in all drawn intervals; expected replays that took time"
+    assert str(raised.value) == "rank 3: seen 0 ns in all drawn intervals; expected replays that took time"

@@ -57,17 +57,17 @@ MUTANTS: dict[str, tuple[Change, str, str]] = {
     "the candidate ran all the same": (
         both(*(at(CANDIDATE, f"ranks|{rank}|candidate|flag", True) for rank in range(2))),
         "selector-proven/candidate-active",
-        "the control runs",
+        "the control ",
     ),
     "its flag is on": (
         at(CANDIDATE, f"environment|{root.FLAG}", "1"),
         "sole-treatment/sole-treatment",
-        "is '0' and '1'; expected '0' and '0'",
+        " '0' and '1'; expected '0' and '0'",
     ),
     "an arm was told otherwise": (
         both(at("arms/eager/request.json", "null", False), at("arms/eager/record.json", "request|null", False)),
         "arms-fresh/as-asked",
-        "eager: null False; expected True",
+        "eager: seen null False; expected True",
     ),
     "stored views answered": (
         lambda tree: tree.update({
@@ -95,7 +95,7 @@ def test_a_candidate_in_a_campaign_that_is_none_is_as_before(tmp_path: Path) -> 
         tree[name]["null"] = True
     tree["arms/q1/record.json"]["request"]["null"] = True
     found = root.findings(root.judged(tree, tmp_path))
-    assert found["arms-fresh/as-asked"][1] == "q1: null True; expected False"
+    assert found["arms-fresh/as-asked"][1] == "q1: seen null True; expected False"
 
 
 def test_a_null_gate_2_leads_to_a_null_gate_3_alone() -> None:

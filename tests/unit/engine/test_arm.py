@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.engine import arms
+from pytest_laguna.engine.arm import FAILED
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import ArmRequest
 from tests.unit.engine import support
 
@@ -24,7 +25,7 @@ def run_arm(tmp_path: Path, environment: dict[str, str], *arguments: str) -> tup
 
 def environment_of(request: ArmRequest, directory: Path) -> dict[str, str]:
     places = {"PATH": os.environ["PATH"], "HOME": str(directory), "TMPDIR": str(directory), "LC_ALL": "C.UTF-8"}
-    return places | arms.environment(request)
+    return places | arm_settings.environment(request)
 
 
 def refused(tmp_path: Path, request: ArmRequest, changes: dict[str, str | None]) -> str:
@@ -36,7 +37,7 @@ def refused(tmp_path: Path, request: ArmRequest, changes: dict[str, str | None])
     assert status == 1
     assert not record_path.exists()
     [line] = stderr.splitlines()
-    assert line.startswith(arms.FAILED)
+    assert line.startswith(FAILED)
     assert "Traceback" in (tmp_path / "record.traceback").read_text()
     return line
 
@@ -45,7 +46,7 @@ def refused(tmp_path: Path, request: ArmRequest, changes: dict[str, str | None])
     ("name", "value", "expected"),
     [
         ("LAGUNA_LANE", None, "'cpu'"),
-        (arms.FLAG, "1", "'0'"),
+        (arm_settings.FLAG, "1", "'0'"),
         ("VLLM_USE_BREAKABLE_CUDAGRAPH", "0", "'1'"),
         ("LAGUNA_PLANTED", "wrong-offset", "'none'"),
         ("VLLM_PLUGINS", "laguna_kv", "None"),
@@ -61,8 +62,8 @@ def test_any_other_environment_is_refused_by_name(name: str, value: str | None, 
 def test_a_profile_goes_where_its_arm_is_and_nowhere_else(tmp_path: Path) -> None:
     root, samples = "LAGUNA_REPLAY_PROFILE_ROOT", "LAGUNA_REPLAY_PROFILE_SAMPLES"
     asked = support.request(profile_samples=31)
-    assert arms.profile(asked, tmp_path) == {root: str(tmp_path / "profile"), samples: "31"}
-    assert arms.profile(support.request(), tmp_path) == {}
+    assert arm_settings.profile(asked, tmp_path) == {root: str(tmp_path / "profile"), samples: "31"}
+    assert arm_settings.profile(support.request(), tmp_path) == {}
     line = refused(tmp_path, asked, {root: "/elsewhere", samples: "31"})
     assert f"{root}: seen '/elsewhere' in the environment; expected '{tmp_path / 'profile'}'" in line
 
@@ -78,14 +79,14 @@ def test_a_request_that_is_none_is_refused_by_its_field(tmp_path: Path) -> None:
     environment = environment_of(support.request(), tmp_path)
     status, stderr = run_arm(tmp_path, environment, "request.json", "record.json")
     assert status == 1
-    assert f"{arms.FAILED}UnusableEvidenceError: request.json: arm: Field required" in stderr
+    assert f"{FAILED}UnusableEvidenceError: request.json: arm: Field required" in stderr
 
 
 def test_a_missing_request_is_refused(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"]}
     status, stderr = run_arm(tmp_path, environment, str(tmp_path / "none.json"), str(tmp_path / "record.json"))
     assert status == 1
-    assert f"{arms.FAILED}UnusableEvidenceError: none.json: cannot be read" in stderr
+    assert f"{FAILED}UnusableEvidenceError: none.json: cannot be read" in stderr
 
 
 @pytest.mark.parametrize("arguments", [[], ["one"], ["one", "two", "three"]])
@@ -93,5 +94,5 @@ def test_other_arguments_are_refused(arguments: list[str], tmp_path: Path) -> No
     status, stderr = run_arm(tmp_path, {"PATH": os.environ["PATH"]}, *arguments)
     assert (status, stderr) == (
         2,
-        f"{arms.FAILED}seen {len(arguments)} arguments; expected REQUEST.json RECORD.json\n",
+        f"{FAILED}seen {len(arguments)} arguments; expected REQUEST.json RECORD.json\n",
     )

@@ -9,7 +9,8 @@ from typing import Any
 import pydantic
 import pytest
 
-from pytest_laguna.engine import arms, event_settings
+from pytest_laguna.engine import event_settings
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import Arm, EventReport
 from tests.unit.engine import support
 
@@ -48,9 +49,9 @@ def test_what_cannot_be_asked_is_refused(changes: dict[str, Any], message: str) 
 )
 def test_the_variables_ask_for_what_the_request_does(changes: dict[str, Any], numbers: dict[str, str]) -> None:
     request = support.request(event_profile=ORDER, **changes)
-    variables = arms.profile(request, Path("/arm"))
+    variables = arm_settings.profile(request, Path("/arm"))
     assert variables == {event_settings.ROOT: "/arm/profile", event_settings.ORDER: ORDER} | numbers
-    settings = event_settings.settings_from(arms.environment(request) | variables)
+    settings = event_settings.settings_from(arm_settings.environment(request) | variables)
     rounds, replays = changes.get("event_fitness_rounds", 0), changes.get("event_sparse_replays", 0)
     assert settings == (Path("/arm/profile"), ORDER, rounds, replays)
 

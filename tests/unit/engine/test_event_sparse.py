@@ -129,7 +129,7 @@ def test_shares_by_source_need_enough_replays(root: Path) -> None:
     truth = shares(category_sums(KINDS, [WORK[kind] for kind in KINDS]))
     assert seen["attention"].percent == pytest.approx(truth["attention"], abs=2)
     few = profile.model_copy(update={"replays": profile.replays[:1]})
-    with pytest.raises(NotProvenError, match="in 1 replays; expected 2 at least: measure more replays"):
+    with pytest.raises(NotProvenError, match="in 1 replays; expected 2 at least; measure more replays"):
         sparse_class_shares(few)
     nothing = profile.model_copy(update={"replays": [[0] * 7 for _ in profile.replays]})
     with pytest.raises(NotProvenError, match="expected replays that took time"):

@@ -14,8 +14,10 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_laguna.analysis.machine.process import judge_cleanliness
-from pytest_laguna.engine import arms, launch
+from pytest_laguna.engine import launch
+from pytest_laguna.engine.arm import FAILED
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import Arm
 from pytest_laguna.evidence.machine.card_masks import showing
 from pytest_laguna.evidence.machine.process import ProcessRecord
@@ -36,10 +38,13 @@ def test_every_place_of_an_arm_is_named(tmp_path: Path) -> None:
     """The arm refuses variables that are not its own: what the runner adds must be in its list."""
     (tmp_path / "arm").mkdir()
     short = make_short_directory(Path(tempfile.mkdtemp()))
-    assert private_environment(tmp_path / "arm", short, tmp_path, {"PATH": "/bin", "TZ": "UTC"}).keys() == arms.PLACES
-    assert not arms.PLACES & arms.environment(support.request()).keys()
+    assert (
+        private_environment(tmp_path / "arm", short, tmp_path, {"PATH": "/bin", "TZ": "UTC"}).keys()
+        == arm_settings.PLACES
+    )
+    assert not arm_settings.PLACES & arm_settings.environment(support.request()).keys()
     cards = [Card("cpu", 0, "a", "", 1)]
-    assert {name for lane in LANES for name in showing(lane, cards)} | {descent.TOKEN_VARIABLE} == arms.LEASE
+    assert {name for lane in LANES for name in showing(lane, cards)} | {descent.TOKEN_VARIABLE} == arm_settings.LEASE
 
 
 @pytest.mark.parametrize(
@@ -47,14 +52,14 @@ def test_every_place_of_an_arm_is_named(tmp_path: Path) -> None:
     [(Arm.Q1, "0", "0"), (Arm.EAGER, "0", "0"), (Arm.GRAPH_CONTROL, "0", "1"), (Arm.GRAPH_CANDIDATE, "1", "1")],
 )
 def test_the_arms_environment_is_the_arms(arm: Arm, flag: str, breakable: str) -> None:
-    seen = arms.environment(support.request(arm=arm, draft=None if arm is Arm.Q1 else "/models/draft"))
-    assert seen[arms.FLAG] == flag
+    seen = arm_settings.environment(support.request(arm=arm, draft=None if arm is Arm.Q1 else "/models/draft"))
+    assert seen[arm_settings.FLAG] == flag
     assert seen["VLLM_USE_BREAKABLE_CUDAGRAPH"] == breakable
     assert seen["LAGUNA_LANE"] == seen["LAGUNA_KV_LANE"] == "cpu"
 
 
 def test_lanes_differ_in_their_name_and_in_what_only_one_of_them_needs() -> None:
-    cpu, cuda, xpu = (arms.environment(support.request(lane=lane, tensor_parallel_size=2)) for lane in LANES)
+    cpu, cuda, xpu = (arm_settings.environment(support.request(lane=lane, tensor_parallel_size=2)) for lane in LANES)
     named = {"LAGUNA_LANE", "LAGUNA_KV_LANE"}
     alone = {
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
@@ -73,22 +78,22 @@ def test_lanes_differ_in_their_name_and_in_what_only_one_of_them_needs() -> None
         *("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "TORCHDYNAMO_DISABLE", "VLLM_CPU_OMP_THREADS_BIND"),
         *("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_WORKER_MULTIPROC_METHOD"),
     }
-    arguments = [arms.engine_arguments(support.request(lane=lane)) for lane in LANES]
+    arguments = [arm_settings.engine_arguments(support.request(lane=lane)) for lane in LANES]
     assert arguments[0] == arguments[1] == arguments[2]
     assert arguments[0]["disable_custom_all_reduce"] is True
 
 
 def test_control_and_candidate_differ_in_the_flag_alone() -> None:
     control, candidate = support.request(arm=Arm.GRAPH_CONTROL), support.request(arm=Arm.GRAPH_CANDIDATE)
-    assert arms.engine_arguments(control) == arms.engine_arguments(candidate)
-    differing = arms.environment(control).items() ^ arms.environment(candidate).items()
-    assert differing == {(arms.FLAG, "0"), (arms.FLAG, "1")}
+    assert arm_settings.engine_arguments(control) == arm_settings.engine_arguments(candidate)
+    differing = arm_settings.environment(control).items() ^ arm_settings.environment(candidate).items()
+    assert differing == {(arm_settings.FLAG, "0"), (arm_settings.FLAG, "1")}
 
 
 def test_engine_arguments_are_json_and_q1_alone_does_not_speculate() -> None:
     for arm in Arm:
         request = support.request(arm=arm, draft=None if arm is Arm.Q1 else "/models/draft")
-        arguments = json.loads(json.dumps(arms.engine_arguments(request)))
+        arguments = json.loads(json.dumps(arm_settings.engine_arguments(request)))
         assert ("speculative_config" in arguments) == (arm is not Arm.Q1)
         graphs = {"mode": 0, "cudagraph_mode": "PIECEWISE", "cudagraph_capture_sizes": [8]}
         graphs["max_cudagraph_capture_size"] = 8
@@ -131,8 +136,8 @@ def test_success_without_a_record_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_arms_own_line_says_why(tmp_path: Path) -> None:
-    program = f"sys.stderr.write('noise\\n{arms.FAILED}the reason\\nleaked semaphore\\n'); sys.exit(1)"
-    with pytest.raises(launch.ArmFailedError, match=rf"exit code 1 .*: {arms.FAILED}the reason$"):
+    program = f"sys.stderr.write('noise\\n{FAILED}the reason\\nleaked semaphore\\n'); sys.exit(1)"
+    with pytest.raises(launch.ArmFailedError, match=rf"exit code 1 .*: {FAILED}the reason$"):
         run_arm(tmp_path, program)
 
 

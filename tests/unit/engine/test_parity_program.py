@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.engine import arms, launch, packets, program
+from pytest_laguna.engine import launch, packets, program
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import Arm, Planted
 from pytest_laguna.evidence.arms.parity import PacketRecord, PacketRequest
 from pytest_laguna.evidence.machine.process import ProcessRecord
@@ -44,11 +45,11 @@ def record() -> PacketRecord:
 @pytest.mark.parametrize("lane", ["cpu", "cuda", "xpu"])
 def test_a_packet_runs_under_the_candidate_arms_configuration_with_the_flag_off(lane: str) -> None:
     arm = support.request(arm=Arm.GRAPH_CANDIDATE, lane=lane)
-    assert packets.environment(request(lane=lane)).items() ^ arms.environment(arm).items() == {
-        (arms.FLAG, "0"),
-        (arms.FLAG, "1"),
+    assert packets.environment(request(lane=lane)).items() ^ arm_settings.environment(arm).items() == {
+        (arm_settings.FLAG, "0"),
+        (arm_settings.FLAG, "1"),
     }
-    assert packets.engine_arguments(request(lane=lane)) == arms.engine_arguments(arm)
+    assert packets.engine_arguments(request(lane=lane)) == arm_settings.engine_arguments(arm)
 
 
 def test_a_planted_defect_is_told_to_the_process() -> None:
@@ -99,7 +100,7 @@ def test_an_answer_is_on_disk(tmp_path: Path) -> None:
     [
         ({"VLLM_KV_CACHE_LAYOUT": "HND"}, "VLLM_KV_CACHE_LAYOUT: seen 'HND' in the environment; expected 'NHD'"),
         ({"VLLM_NEW": "1"}, "VLLM_NEW: seen '1' in the environment; expected None"),
-        ({arms.FLAG: "1"}, f"{arms.FLAG}: seen '1' in the environment; expected '0'"),
+        ({arm_settings.FLAG: "1"}, f"{arm_settings.FLAG}: seen '1' in the environment; expected '0'"),
     ],
 )
 def test_another_environment_is_refused_before_vllm_is_imported(

@@ -7,7 +7,8 @@ import dataclasses
 
 import pytest
 
-from pytest_laguna.engine import arms, serving
+from pytest_laguna.engine import serving
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import Arm
 from tests.unit.engine.support import request
 
@@ -24,7 +25,7 @@ ASKED = request(arm=Arm.GRAPH_CANDIDATE, tensor_parallel_size=2, collective_brea
 
 
 def test_the_engine_arguments_are_the_arms_but_for_the_lengths_and_the_probe() -> None:
-    served, arm = SERVED.engine_arguments(), arms.engine_arguments(ASKED)
+    served, arm = SERVED.engine_arguments(), arm_settings.engine_arguments(ASKED)
     assert served.pop("max_model_len") == served.pop("max_num_batched_tokens") == 1024
     assert arm["disable_log_stats"] is False
     for name in ("max_model_len", "max_num_batched_tokens", "worker_extension_cls", "disable_log_stats"):
@@ -34,14 +35,14 @@ def test_the_engine_arguments_are_the_arms_but_for_the_lengths_and_the_probe() -
 
 
 def test_the_variables_are_the_arms_with_an_engine_of_its_own() -> None:
-    assert SERVED.variables() == arms.environment(ASKED) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    assert SERVED.variables() == arm_settings.environment(ASKED) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 
 
 def test_the_selector_is_all_that_the_two_legs_of_a_pair_differ_in() -> None:
     control = dataclasses.replace(SERVED, arm=Arm.GRAPH_CONTROL)
     assert control.engine_arguments() == SERVED.engine_arguments()
     different = SERVED.variables().items() ^ control.variables().items()
-    assert different == {(arms.FLAG, "0"), (arms.FLAG, "1")}
+    assert different == {(arm_settings.FLAG, "0"), (arm_settings.FLAG, "1")}
 
 
 def test_the_executor_backend_is_passed_through() -> None:

@@ -62,12 +62,14 @@ $(LEGACY)/packages.stamp: requirements/legacy.in
 # mutmut and what makes its changes lie beside the environment, which stays the locked one.
 MUTATED := laguna_kv analysis evidence
 MUTMUT := build/mutation
+# ASK=--all asks every function again; without it those whose body is new in tools/mutation_fates.jsonl.
+ASK ?=
 
 mutation: $(PROJECT) $(MUTMUT)/packages.stamp
 	@status=0; \
 	for package in $(MUTATED); do \
 	  PYTHONPATH=$(MUTMUT) OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE \
-	  $(BIN)/python -m tools.mutation $$package --fates=$(MUTMUT)/$$package.jsonl || status=1; \
+	  $(BIN)/python -m tools.mutation $$package $(ASK) || status=1; \
 	done; \
 	exit $$status
 

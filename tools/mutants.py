@@ -67,6 +67,7 @@ class _Collector(cst.CSTVisitor):  # type: ignore[misc]
         super().__init__()
         self.mutants: list[Mutant] = []
         self._path, self._shown, self._module = path, shown, module
+        self._lines_of_file = path.read_text().splitlines()
         self._around: list[cst.CSTNode] = []
         self._names: Counter[str] = Counter()
 
@@ -106,7 +107,7 @@ class _Collector(cst.CSTVisitor):  # type: ignore[misc]
     def _add(self, before: cst.CSTNode, after: cst.CSTNode) -> None:
         function, lines, within = self._function(), self._lines(), self._within()
         change = f"{self._text(before)} -> {self._text(after)}"
-        line = " ".join(self._path.read_text().splitlines()[self._line(before) - 1].split())
+        line = " ".join(self._lines_of_file[self._line(before) - 1].split())
         name = f"{self._shown}::{function}: {change} in: {line}"
         self._names[name] += 1
         if self._names[name] > 1:

@@ -4,9 +4,10 @@
 In one process the tests are collected and run once, to see which lines each of them reaches. Then for every mutant
 (``tools.mutants``) a fork of that process gives the function its mutated code, wherever it is already known, and runs
 the tests that reach the changed statement until one fails. A mutant that no test refutes is a survivor. Survivors that
-are accepted stand with their reasons in ``tools/mutation_survivors.toml``. The exit code is 1 when a package has less
-than 95 % of its mutants killed, a survivor is not listed, or a listed one is none; nothing runs where one is listed of
-what is not there any more.
+are accepted stand with their reasons in ``tools/mutation_survivors.toml``. ``tools/mutation_fates.jsonl`` keeps the
+fates of each function's mutants: asked are the functions that it does not know, and the survivors that are not listed.
+The exit code is 1 when a package has less than 95 % of its mutants killed, a survivor is not listed, or a listed one is
+none; nothing runs if a listed survivor's function is gone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import functools
 import gc
 import inspect
 import itertools
-import json
 import os
 import resource
 import signal
@@ -28,17 +28,21 @@ import threading
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tools.mutation_fates import Fates, digest_of, functions_of
+
 if TYPE_CHECKING:
     from tools.mutants import Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
 ACCEPTED = ROOT / "tools" / "mutation_survivors.toml"
+FATES = ROOT / "tools" / "mutation_fates.jsonl"
 LEAST_KILLED = 0.95
 ALIVE = frozenset({"not reached", "survived"})
 SLOWEST = 2.0
@@ -54,7 +58,7 @@ ADDED_MEMORY = 4 << 30
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Package:
-    """A package to mutate, and the quick tests that may refute its mutants; they start no engine and no server."""
+    """A mutated folder, and the quick tests that may refute its mutants: they start no engine and no server."""
 
     folder: str
     tests: Sequence[str]
@@ -135,7 +139,7 @@ class Runner:
         fates: by mutant: ``killed``, ``timeout``, ``survived`` or ``not reached``.
     """
 
-    def __init__(self, folder: Path, mutants: Sequence[Mutant], keep: Callable[[str, str], None]) -> None:
+    def __init__(self, folder: Path, mutants: Sequence[Mutant], keep: Callable[[Mutant, str], None]) -> None:
         self.fates: dict[str, str] = {}
         self.killers: dict[str, Counter[str]] = defaultdict(Counter)
         self._folder, self._mutants, self._keep = f"{folder}{os.sep}", mutants, keep
@@ -168,7 +172,7 @@ class Runner:
             tests = self._chosen(mutant, by_line)
             fate = self._run_mutant(mutant, tests) if tests else "not reached"
             self.fates[mutant.name] = fate
-            self._keep(mutant.name, fate)
+            self._keep(mutant, fate)
             if fate != "killed":
                 print(f"{number}/{len(self._mutants)} {fate}: {mutant.name}", flush=True)
         return True
@@ -209,7 +213,7 @@ class Runner:
         return self._reports
 
     def _failing(self, tests: Sequence[Reached]) -> Iterator[Reached]:
-        """Run the tests one after the other and yield the failing ones; a test over its time ends the process."""
+        """Tests that fail, of those that are run one after the other; one that takes too long ends the process."""
         for test, following in zip(tests, [*tests[1:], None], strict=True):
             signal.alarm(int(10 + 20 * test.seconds))
             if any(report.failed for report in self._run(test.item, following.item if following else None)):
@@ -306,7 +310,7 @@ def _functions(folder: str) -> dict[tuple[str, str], list[FunctionType]]:
 
 
 def _caches() -> list[Callable[[], None]]:
-    """Functions that clear the caches of the project and its tests, which hold results of the unchanged code."""
+    """Functions that forget cached results of the unchanged code, of the project and its tests."""
     return [
         thing.cache_clear
         for thing in _objects()
@@ -349,30 +353,90 @@ def _tracer(folder: str, lines: Lines) -> Callable[[FrameType, str, Any], Any]:
     return of_call
 
 
-def run(package: Package, only: Sequence[str], kept: Path) -> dict[str, str]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Body:
+    """A function's body and its mutants, in their order."""
+
+    digest: str
+    mutants: Sequence[Mutant]
+
+
+def bodies_of(path: Path, mutants: Iterable[Mutant]) -> list[Body]:
+    """A module's functions that have mutants."""
+    functions = functions_of(path)
+    found: dict[int, list[Mutant]] = defaultdict(list)
+    for mutant in mutants:
+        [place] = [place for place, (lines, _) in enumerate(functions) if mutant.lines[0] in lines]
+        found[place].append(mutant)
+    return [Body(digest_of(functions[place][1]), group) for place, group in found.items()]
+
+
+class Plan:
+    """Known fates of some bodies, and the mutants to ask.
+
+    Attributes:
+        fates: by mutant's name, of those that are known.
+        waiting: the mutants to ask, in their order.
+    """
+
+    def __init__(self, bodies: Sequence[Body], kept: Fates, listed: AbstractSet[str]) -> None:
+        self.fates: dict[str, str] = {}
+        self.waiting: list[Mutant] = []
+        self._kept = kept
+        self._of: dict[str, str] = {mutant.name: body.digest for body in bodies for mutant in body.mutants}
+        self._twins: dict[str, list[Body]] = defaultdict(list)
+        for body in bodies:
+            self._twins[body.digest].append(body)
+        for body in bodies:
+            record = kept.record(body.digest, len(body.mutants), len(self._twins[body.digest]))
+            for number, mutant in enumerate(body.mutants):
+                if record is None or (number in record.alive and key_of(mutant.name) not in listed):
+                    self.waiting.append(mutant)
+                else:
+                    self.fates[mutant.name] = "survived" if number in record.alive else "killed"
+
+    def note(self, mutant: Mutant, fate: str) -> None:
+        """Take a mutant's fate; with the last one of the functions that share the body their record is kept."""
+        self.fates[mutant.name] = fate
+        digest = self._of[mutant.name]
+        twins = [[self.fates.get(one.name) for one in body.mutants] for body in self._twins[digest]]
+        known = [[fate for fate in fates if fate is not None] for fates in twins]
+        if known == twins:
+            self._kept.forget(digest)
+            for fates in known:
+                self._kept.add(digest, fates)
+
+
+def run(package: Package, only: Sequence[str], kept: Fates, listed: AbstractSet[str]) -> dict[str, str]:
     """The fates of a package's mutants.
 
     Args:
         package: what is mutated, and the tests that are asked.
         only: patterns; a mutant's name matches one of them.
-        kept: where fates are kept, a line each, as soon as they are known. What it calls refuted is not run again.
+        kept: fates that are known; those that are asked are added, a function at a time.
+        listed: the survivors that are accepted.
     """
     from tools.mutants import mutants_of  # noqa: PLC0415 - brings mutmut, which nothing else here needs
 
     folder = ROOT / package.folder
-    found = (mutant for path in sorted(folder.rglob("*.py")) for mutant in mutants_of(path, ROOT))
-    mutants = {mutant.name: mutant for mutant in found if _matches(mutant.name, only)}
-    known = dict(json.loads(line) for line in kept.read_text().splitlines()) if kept.exists() else {}
-    fates = {mutant: known[mutant] for mutant in mutants if known.get(mutant, "survived") not in ALIVE}
-    waiting = [mutant for name, mutant in mutants.items() if name not in fates]
-    with kept.open("a") as lines:
-        runner = Runner(folder, waiting, lambda *fate: print(json.dumps(fate), file=lines, flush=True))
+    bodies = [body for path in sorted(folder.rglob("*.py")) for body in bodies_of(path, mutants_of(path, ROOT))]
+    plan = Plan(bodies, kept, listed)
+    waiting = [mutant for mutant in plan.waiting if _matches(mutant.name, only)]
+    print(f"{len(plan.fates)} mutants of {package.folder} are known, {len(waiting)} are asked", flush=True)
+    if waiting:
+        runner = Runner(folder, waiting, plan.note)
         os.chdir(ROOT)
         code = pytest.main([*OPTIONS, *package.tests], plugins=[runner])
-    if len(runner.fates) != len(waiting):
-        sys.exit(f"mutation: pytest ended with {code} before the last mutant; run again to go on")
-    fates |= runner.fates
-    return {mutant: fates[mutant] for mutant in mutants}
+        if len(runner.fates) != len(waiting):
+            sys.exit(f"mutation: pytest ended with {code} before the last mutant; run again to go on")
+    kept.write({body.digest for body in bodies})
+    names = [mutant.name for body in bodies for mutant in body.mutants]
+    return {name: plan.fates[name] for name in names if _matches(name, only)}
+
+
+def key_of(name: str) -> str:
+    """A mutant's name without its file: a module that moves keeps its survivors."""
+    return name.partition("::")[2]
 
 
 def _matches(name: str, only: Sequence[str]) -> bool:
@@ -384,32 +448,54 @@ def survivors(fates: Mapping[str, str]) -> list[str]:
     return [mutant for mutant, fate in fates.items() if fate in ALIVE]
 
 
-def accepted() -> dict[str, str]:
-    """By mutant the reason why it may survive."""
+def accepted() -> list[tuple[str, str]]:
+    """Accepted survivors, without their files, each with its reason; one of two modules stands there twice."""
     listed = tomllib.loads(ACCEPTED.read_text())["survivors"]
-    return {mutant: group["reason"] for group in listed for mutant in group["mutants"]}
+    return [(mutant, group["reason"]) for group in listed for mutant in group["mutants"]]
 
 
 def gone(listed: Iterable[str]) -> Iterator[str]:
-    """The listed survivors whose file or function is not there, a line each."""
+    """The listed survivors of functions that no package has, a line each."""
     for mutant in listed:
-        file, _, rest = mutant.partition("::")
-        function, path = rest.partition(": ")[0], ROOT / file
-        if not path.is_file():
-            yield f"{ACCEPTED.name}: {mutant}: there is no file {file}; delete the entry, or name where that went"
-        elif function not in _codes_of(path):
-            yield f"{ACCEPTED.name}: {mutant}: {file} has no function {function}; delete the entry, or name its new one"
+        function = mutant.partition(": ")[0]
+        if not _modules_with(function, PACKAGES.values()):
+            yield f"{ACCEPTED.name}: {mutant}: no function {function}; delete the entry, or name its new one"
 
 
-def objections(fates: Mapping[str, str], listed: Iterable[str]) -> Iterator[str]:
-    """Yield each reason to fail as a line; ``listed`` holds the accepted ones of the requested mutants."""
-    alive = survivors(fates)
-    yield from (f"not listed in {ACCEPTED.name}: {mutant}" for mutant in alive if mutant not in listed)
-    yield from (
-        f"listed in {ACCEPTED.name}, but {'killed' if mutant in fates else 'no mutant'}: {mutant}"
-        for mutant in listed
-        if mutant not in alive
-    )
+def objections(fates: Mapping[str, str], listed: Sequence[str], elsewhere: Callable[[str], bool]) -> Iterator[str]:
+    """Reasons to fail, a line each.
+
+    Args:
+        fates: by mutant's name.
+        listed: what is accepted, of this package's functions.
+        elsewhere: whether another package has a mutant of this name.
+    """
+    left = Counter(listed)
+    for mutant in survivors(fates):
+        if left[key_of(mutant)] > 0:
+            left[key_of(mutant)] -= 1
+        else:
+            yield f"not listed in {ACCEPTED.name}: {mutant}"
+    there = {key_of(mutant) for mutant in fates}
+    for mutant in left.elements():
+        if mutant in there:
+            yield f"listed in {ACCEPTED.name}, but killed: {mutant}"
+        elif not elsewhere(mutant):
+            yield f"listed in {ACCEPTED.name}, but no mutant: {mutant}"
+
+
+def _modules_with(function: str, packages: Iterable[Package]) -> list[Path]:
+    paths = (path for package in packages for path in sorted((ROOT / package.folder).rglob("*.py")))
+    return [path for path in paths if function in _codes_of(path)]
+
+
+def _of_another(package: Package, mutant: str) -> bool:
+    """True if another package than this has a mutant of this name."""
+    from tools.mutants import mutants_of  # noqa: PLC0415 - as above
+
+    others = (other for other in PACKAGES.values() if other is not package)
+    found = (mutants_of(path, ROOT) for path in _modules_with(mutant.partition(": ")[0], others))
+    return any(key_of(one.name) == mutant for one in itertools.chain.from_iterable(found))
 
 
 def table(fates: Mapping[str, str]) -> Iterator[str]:
@@ -431,19 +517,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("package", choices=list(PACKAGES))
     parser.add_argument("--only", nargs="+", default=["*"], help="patterns for mutants' names, such as *timing.py::*")
     parser.add_argument("--tests", nargs="+", help="the tests to ask instead of all that the package has")
-    parser.add_argument("--fates", type=Path, required=True, help="a file that keeps the fates, to go on from")
+    parser.add_argument("--all", action="store_true", help="ask every function, whether or not its fates are known")
+    parser.add_argument("--fates", type=Path, default=FATES, help="the file that keeps the fates")
     chosen = parser.parse_args(arguments)
     package = PACKAGES[chosen.package]
-    if chosen.tests:
-        package = dataclasses.replace(package, tests=chosen.tests)
-    stale = list(gone(accepted()))
+    asked = dataclasses.replace(package, tests=chosen.tests) if chosen.tests else package
+    listed = [mutant for mutant, _ in accepted()]
+    stale = list(gone(listed))
     if stale:
         print(*stale, sep="\n")
         return 1
-    fates = run(package, chosen.only, chosen.fates)
+    kept = Fates(chosen.fates, chosen.package)
+    if chosen.all:
+        kept.write(frozenset())
+        kept = Fates(chosen.fates, chosen.package)
+    fates = run(asked, chosen.only, kept, frozenset(listed))
     print(*table(fates), sep="\n")
-    listed = [name for name in accepted() if name.startswith(f"{package.folder}/") and _matches(name, chosen.only)]
-    against = list(objections(fates, listed))
+    here = {key_of(name) for name in fates}
+    whole = chosen.only == parser.get_default("only")
+    of_package = [
+        name for name in listed if name in here or (whole and _modules_with(name.partition(": ")[0], [package]))
+    ]
+    against = list(objections(fates, of_package, functools.partial(_of_another, package)))
     print(*against, sep="\n")
     run_at_all = [fate for fate in fates.values() if fate != "invalid"]
     killed = 1 - len(survivors(fates)) / max(1, len(run_at_all))

@@ -64,6 +64,13 @@ def test_an_environment_without_what_is_compiled_is_not_ready(tmp_path: Path, mi
         assert done.stderr.startswith(f"{missing}: not compiled; gates need a C compiler and Python's headers")
 
 
+class Marks(dict[str, bool]):
+    """The markers that a test has, as an expression asks for them."""
+
+    def __call__(self, name: str, /, **_: str | int | bool | None) -> bool:
+        return self[name]
+
+
 def targets() -> dict[str, Expression]:
     """What each target that runs pytest selects by markers; each runs the whole of ``testpaths``."""
     text = (ROOT / "Makefile").read_text()
@@ -83,8 +90,8 @@ def test_every_test_is_in_a_target() -> None:
     assert declared["testpaths"] == ["tests"]
     assert "-m" not in declared["addopts"]
     for has in itertools.product([False, True], repeat=len(names)):
-        marked = dict(zip(names, has, strict=True))
-        chosen = {name for name, one in targets().items() if one.evaluate(lambda mark, **_: marked[mark])}  # noqa: B023
+        marked = Marks(zip(names, has, strict=True))
+        chosen = {name for name, one in targets().items() if one.evaluate(marked)}
         assert chosen, marked
         assert ("test" in chosen) is (marked["kept"] or not any(marked[name] for name in LONG))
         assert chosen - {"test"} == {f"test-{name}" for name in LONG if marked[name]}

@@ -138,7 +138,7 @@ def _promotions(promoted: int, count: int) -> Promotions:
 
 
 def _detection(deviation: float, spread: float, count: int, effect_percent: float | None) -> Detection:
-    """Return the effect detectable by ``count`` contrasts of ``spread`` times a start's deviation."""
+    """Return the minimum detectable effect of ``count`` contrasts of ``spread`` times a start's deviation."""
     stdev = spread * deviation
     smallest = needed = None
     if stdev > 0 and count > 1:
@@ -164,7 +164,7 @@ def _endpoint_promotions(endpoint: EndpointAnalysis) -> Promotions:
 
 
 def _throughput(endpoint: EndpointAnalysis, effect_percent: float | None) -> Detection:
-    """Return the effect on median throughput detectable by one block; its contrast has one start's deviation."""
+    """Return one block's minimum detectable effect on median throughput, from one start's deviation."""
     medians = {leg.leg: leg.headline for leg in endpoint.legs}
     if len(medians) != len(endpoint.legs) or medians.keys() != {"A1", "B1", "B2", "A2"}:
         message = f"A/A block: seen legs {[leg.leg for leg in endpoint.legs]}; expected A1, B1, B2 and A2"

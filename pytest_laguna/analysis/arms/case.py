@@ -39,7 +39,7 @@ class ArmsCase(Generic[Plan_co, Evidence_co]):
         return self.piece(self.evidence.arms[arm].record)
 
     def records(self, arms: Iterable[str] | None = None) -> Iterator[tuple[str, ArmRecord]]:
-        """Yield arms with their records; all of them in their order by default. Raises as ``record``."""
+        """Yield arms with their records, all of them in their order by default; raises as ``record``."""
         return ((arm, self.record(arm)) for arm in (self.evidence.arms if arms is None else arms))
 
     def piece(self, piece: Content | Missing) -> Content:

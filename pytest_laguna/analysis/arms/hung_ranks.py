@@ -26,7 +26,7 @@ class _Waits(enum.IntEnum):
 _FOR_THE_ENGINE: Final = re.compile(
     r"/vllm/distributed/(?:device_communicators/shm_broadcast\.py|utils\.py sched_yield$)"
 )
-"""Calls that wait for the next step. Seen in vLLM 0.26.0, 0.32.0 and 0.33.0."""
+"""Calls that wait for the next step, as seen in vLLM 0.26.0, 0.32.0 and 0.33.0."""
 _FOR_RANKS: Final = re.compile(
     r"/(?:torch|vllm)/distributed/.* \S+"  # a collective
     r"|/pytest_laguna/engine/tape_graph\.py and_wait"  # one on a tape
@@ -35,14 +35,15 @@ _FOR_RANKS: Final = re.compile(
     r"|/vllm/v1/worker/gpu_model_runner\.py"
     r" (?:_to_list|get_output|_get_draft_token_ids_cpu|_get_valid_sampled_token_count|synchronize_input_prep)$"
 )
-"""Calls that wait for other ranks or for the device. Names of vLLM seen in 0.26.0, 0.32.0 and 0.33.0."""
+"""Calls that wait for other ranks or for the device, as seen in vLLM 0.26.0, 0.32.0 and 0.33.0."""
 _SAYS_NOTHING: Final = re.compile(
     r"<frozen |.*/lib(?:64)?/python3\.\d+/(?!(?:site|dist)-packages/)"
     r"|.*/torch/_ops\.py$"
     r"|.*/zmq/sugar/poll\.py$"
 )
-"""Files of calls without a purpose of their own: Python's, torch's way into an operator, and the poll in which
-vLLM's queue waits once it has been empty for a second.
+"""Files of calls without a purpose of their own.
+
+Python's own, torch's way into an operator, and the poll in which vLLM's queue waits after a second without a message.
 """
 
 

@@ -227,13 +227,13 @@ def test_the_surroundings_of_both_legs_speak_against_nothing(ran: Path, tmp_path
 @pytest.mark.parametrize(
     ("change", "verdict", "reason"),
     [
-        (lambda _: None, Verdict.NOT_PROVEN, "cards-around-legs: before 01-A1: no look at the cards; expected the cam"),
-        (looks_of_another_time, Verdict.VOID, "looks-around-legs: before 02-B1, look 0 is of 2026-07-25T00:00:00"),
-        (looks_of_2020, Verdict.VOID, "looks-around-legs: before 01-A1, look 0 is of 2020-01-01T00:00:01"),
-        (looks_of_another_leg, Verdict.VOID, "looks-around-legs: before 02-B1, look 0 is of "),
-        (looks_of_another_lease, Verdict.VOID, "cards-around-legs: after 02-B1: looks at ['cpu-slot-0'] after a run;"),
-        (no_look, Verdict.NOT_PROVEN, "cards-around-legs: after 01-A1: no look at the cards"),
-        (no_host, Verdict.NOT_PROVEN, "host-around-legs: 01-A1: the host around it is not recorded"),
+        (lambda _: None, Verdict.NOT_PROVEN, "cards-around-legs: before 01-A1: seen no snapshot of the cards; expected the cam"),
+        (looks_of_another_time, Verdict.VOID, "looks-around-legs: before 02-B1, snapshot 0: seen 2026-07-25T00:00:00"),
+        (looks_of_2020, Verdict.VOID, "looks-around-legs: before 01-A1, snapshot 0: seen 2020-01-01T00:00:01"),
+        (looks_of_another_leg, Verdict.VOID, "looks-around-legs: before 02-B1, snapshot 0: seen "),
+        (looks_of_another_lease, Verdict.VOID, "cards-around-legs: after 02-B1: seen ['cpu-slot-0'] after a run;"),
+        (no_look, Verdict.NOT_PROVEN, "cards-around-legs: after 01-A1: seen no snapshot of the cards"),
+        (no_host, Verdict.NOT_PROVEN, "host-around-legs: 01-A1: seen no record of the host"),
     ],
 )
 def test_looks_that_were_not_taken_around_their_leg_prove_nothing(

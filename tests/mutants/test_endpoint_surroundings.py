@@ -109,7 +109,7 @@ V, N = Verdict.VOID, Verdict.NOT_PROVEN
 OTHER_TOKEN = "f" * 32
 BEFORE, AFTER = (utc(2, 1), utc(2, 2)), (utc(2, 50), utc(2, 51))
 MUTANTS: list[tuple[str, str, Change, Verdict, str]] = [
-    ("cards-around-legs", "no legs", no_legs, N, "there is no leg"),
+    ("cards-around-legs", "no legs", no_legs, N, "legs: seen none"),
     ("cards-around-legs", "no look before", change(1, before=ABSENT), N, "before 02-B1: seen no snapshot of the cards"),
     ("cards-around-legs", "no look after", change(0, after=ABSENT), N, "after 01-A1: seen no snapshot of the cards"),
     ("cards-around-legs", "too short", change(1, before=look("before", BEFORE[0])), N, "before 02-B1: interval-cov"),
@@ -193,7 +193,7 @@ def test_a_leg_without_a_record_has_looks_of_its_own_and_a_leg_that_never_served
     assert judge_surroundings(ended) is None
     found = judge_surroundings(of_another("after")(ended))
     assert found is not None
-    assert found[1].startswith("looks-around-legs: after 02-B1, look 0")
+    assert found[1].startswith("looks-around-legs: after 02-B1, snapshot 0")
 
 
 def test_where_nobody_looked_at_the_lease_the_legs_still_follow_each_other() -> None:

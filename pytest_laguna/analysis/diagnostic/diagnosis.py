@@ -50,14 +50,10 @@ EXACTNESS: Mapping[str, Mapping[str, Rule]] = {
 
 
 def diagnose(plan: DiagnosticPlan, evidence: DiagnosticEvidence) -> Diagnosis:
-    """Judge the diagnostic's evidence against its plan.
+    """Judge the diagnostic's evidence against its plan; this reads the profiles, one file at a time.
 
     A rule without its evidence is not proven, and its reason names the missing piece and the first failure. Unusable
     evidence makes a rule void. Every rule is judged, also after another one failed.
-
-    Args:
-        plan: as written before anything ran.
-        evidence: its profiles are read here, one file at a time.
     """
     case = DiagnosticCase(plan, evidence)
     timing = compare_arms(case)

@@ -404,14 +404,7 @@ RULES: Mapping[str, Callable[[Packet], Finding | None]] = {
 
 
 def judge_packet(record: PacketRecord, lane: Lane, card: str, queries: Sequence[int]) -> dict[str, Finding | None]:
-    """Findings against one packet by rule, also of rules in ``NOT_APPLICABLE``.
-
-    Args:
-        record: of the packet.
-        lane: of the plan.
-        card: identity of the leased card at the packet's position.
-        queries: of the plan.
-    """
+    """Findings against one packet by rule, also by ``NOT_APPLICABLE`` ones; ``card`` is the leased card's identity."""
     packet = Packet(record, lane, card, queries)
     return {name: rule(packet) for name, rule in RULES.items()}
 

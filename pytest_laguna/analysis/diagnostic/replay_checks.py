@@ -62,11 +62,9 @@ CONTAINMENT: Mapping[str, Check] = {
 
 
 def preparation_checks(arm: Arm, layers: int) -> Mapping[str, Check]:
-    """Checks of one graph arm's replays: number of preparations, and their kind.
+    """Checks of one graph arm's replays: number of preparations, and vLLM's or stored views.
 
-    Args:
-        arm: control (vLLM prepares every view) or candidate (every view is a stored one).
-        layers: of the target; each prepares its views for attention once, and the update runs inside the graphs.
+    Each layer of the target prepares its views for attention once; the update runs inside the graphs.
     """
     counted = functools.partial(_counted, layers=layers)
     if arm is Arm.GRAPH_CANDIDATE:

@@ -57,13 +57,7 @@ QUANTITIES: Mapping[str, Callable[[Replay], int | None]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RankFacts:
-    """Facts of a rank's file.
-
-    Attributes:
-        name: of the file.
-        samples: their count.
-        whole_ns: sum over the replays.
-    """
+    """Facts of a rank's file; ``whole_ns`` is the sum over its replays."""
 
     name: str
     sha256: str
@@ -90,12 +84,7 @@ class ArmProfile:
 
 
 def reduce_profiles(profiles: Profiles, checks: Mapping[str, Check]) -> ArmProfile:
-    """Read an arm's rank files one after the other and reduce them.
-
-    Args:
-        profiles: of one arm.
-        checks: applied to every replay of every rank.
-    """
+    """Read an arm's rank files one after the other, check every replay and reduce them."""
     reduction = _Reduction(checks)
     unusable = None
     for name, read in sorted(profiles.items(), key=lambda item: (len(item[0]), item[0])):

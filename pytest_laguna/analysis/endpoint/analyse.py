@@ -27,6 +27,8 @@ from pytest_laguna.evidence.endpoint.plan import ABBA, EndpointPlan, Teacher, Te
 from pytest_laguna.verdict import Verdict, worst
 
 EVERYWHERE = "everywhere"
+SEALED_NULL = "null"
+"""Word for A/A in sealed labels, equal in all schemas."""
 TIMING_RULES = frozenset({
     "headline",
     "rows-won",
@@ -113,7 +115,7 @@ def timing_decides(plan: EndpointPlan) -> bool:
 
 def _label(plan: EndpointPlan) -> str:
     blocks = "single block" if plan.blocks == 1 else f"{plan.blocks} blocks"
-    return f"null campaign, {blocks}" if plan.null else blocks
+    return f"{SEALED_NULL} campaign, {blocks}" if plan.null else blocks
 
 
 def _null_verdict(findings: Sequence[EndpointFinding]) -> Verdict:

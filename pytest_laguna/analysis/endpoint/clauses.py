@@ -55,11 +55,7 @@ def judge_clauses(analysis: EndpointAnalysis, ended: Mapping[str, Finding]) -> d
     """Findings by clause; a proven clause has none.
 
     A clause covers all planned legs, so a missing leg leaves every clause unproven. A campaign stopped by phase 1 has
-    all of its legs.
-
-    Args:
-        analysis: of the recorded legs.
-        ended: by leg without a record, how it ended.
+    all of its legs. ``ended`` tells how each leg without a record ended.
     """
     cause = next((f"; {leg}: {reason}" for leg, (_, reason) in ended.items()), "")
     against = _by_rule(analysis, cause)

@@ -23,11 +23,7 @@ ADJACENT: tuple[tuple[LegName, LegName], ...] = (("A1", "B1"), ("A2", "B2"))
 
 
 def legacy_rate(arrival_ns: Sequence[int]) -> float:
-    """Tokens/s over the first 100 tokens, as the published records count: 100 events over their 99 intervals.
-
-    Args:
-        arrival_ns: arrival of each token; at least 100, with the 100th later than the first.
-    """
+    """Tokens/s over the first 100 tokens, at least as many, by the published count: 100 events over 99 intervals."""
     return RATE_TOKENS * NANOSECONDS / _span(arrival_ns)
 
 

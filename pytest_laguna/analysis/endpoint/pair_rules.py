@@ -74,10 +74,7 @@ def cycle_saving(pair: PairFigures, thresholds: EndpointThresholds) -> Finding |
 def control_health(control: LegFigures, record: float, percent: float) -> Finding | None:
     """Rule ``control-health``: a control runs at the recorded rate; otherwise no conclusion is possible.
 
-    Args:
-        control: an A leg.
-        record: the approved legacy rate, in tokens/s.
-        percent: largest distance of the control from it.
+    ``record`` is the approved legacy rate in tokens/s, ``percent`` the largest distance from it.
     """
     change = change_percent(record, control.headline)
     if abs(change) > percent:

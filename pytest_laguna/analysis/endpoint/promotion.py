@@ -20,10 +20,7 @@ def weigh(
 ) -> Promotion:
     """Figures of a promotion, before the rules over it.
 
-    Args:
-        candidates: legacy and conventional median throughput of every B leg, in tokens/s.
-        controls: legacy median throughput of every A leg.
-        thresholds: the record and the floor.
+    A start is its median throughput in tokens/s: legacy and conventional of each B leg, legacy of each A leg.
     """
     legacy, conventional = min(candidates)
     multiple = legacy / thresholds.record
@@ -73,12 +70,7 @@ def check(promotion: Promotion) -> dict[str, Finding | None]:
 
 
 def dispose(promotion: Promotion, *, gates_hold: bool) -> Disposition:
-    """Published disposition of a complete campaign.
-
-    Args:
-        promotion: its figures.
-        gates_hold: True if no rule over legs, pairs and campaign has a finding.
-    """
+    """Published disposition of a complete campaign; the gates are its rules over legs, pairs and campaign."""
     found = {rule for rule, finding in check(promotion).items() if finding is not None}
     if not gates_hold or "lower-start-wins" in found:
         return Disposition.NEGATIVE

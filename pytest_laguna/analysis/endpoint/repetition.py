@@ -64,9 +64,7 @@ def conclude(
 def power(repetition: Repetition, deviation: float) -> float | None:
     """Probability of finding the frozen effect in the planned blocks by the t interval; None without variation.
 
-    Args:
-        repetition: blocks, margin, confidence and effect.
-        deviation: of a start, by ``start_stdev``.
+    The deviation is a start's, by ``start_stdev``.
     """
     if deviation == 0:
         return None

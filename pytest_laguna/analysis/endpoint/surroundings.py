@@ -22,12 +22,9 @@ from pytest_laguna.verdict import Verdict
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Evidence and limits of the legs' surroundings.
+    """Evidence and limits of the surroundings of the legs, in the order of their numbers.
 
-    Attributes:
-        lease: of all snapshots.
-        leased: snapshots of its cards before anything ran.
-        legs: in the order of their numbers.
+    ``leased`` holds the lease's snapshots before anything ran.
     """
 
     lease: LeaseStart

@@ -69,12 +69,7 @@ def analyse_events(plan: EventPlan, evidence: EventEvidence) -> EventAnalysis:
 
 
 def select(profiles: list[EventProfile], *, withheld: bool) -> SelectedRank:
-    """Choose the slowest rank by its total, then derive the figures of its own intervals.
-
-    Args:
-        profiles: of all ranks, at least one.
-        withheld: True if the instrument is not proven fit, so shares may be wrong and are left out.
-    """
+    """Choose the slowest rank by its total, then derive its figures; ``withheld`` leaves out an unfit one's shares."""
     chosen = slowest(profiles)
     sums = {kind: round(value) for kind, value in category_sums(chosen.kinds, chosen.interval_ns).items()}
     return SelectedRank(

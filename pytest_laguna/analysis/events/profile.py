@@ -50,12 +50,7 @@ def largest(sums: Mapping[SegmentKind, float]) -> SegmentKind:
 
 
 def decide_action(sums: Mapping[SegmentKind, float], material_percent: float) -> Action:
-    """Next action by the decision rule, in four branches.
-
-    Args:
-        sums: nanoseconds by kind; intervals of one stream never overlap.
-        material_percent: least share of a dominating category.
-    """
+    """Next action by the decision rule, in four branches; intervals of one stream never overlap."""
     dominating = largest(sums)
     if shares(sums)[dominating] < material_percent:
         return NOTHING_MATERIAL

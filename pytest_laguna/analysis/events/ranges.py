@@ -23,12 +23,7 @@ OUTLIER = 2.0
 
 
 class Form(NamedTuple):
-    """Kinds of a replay's intervals before, in and after the layers.
-
-    Attributes:
-        body: kinds of each layer.
-        classes: offset in a layer of each repeated graph.
-    """
+    """Kinds of a replay's intervals before, in and after the layers, with each repeated graph's offset in a layer."""
 
     prefix: tuple[SegmentKind, ...]
     body: tuple[SegmentKind, ...]

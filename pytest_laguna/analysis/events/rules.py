@@ -41,9 +41,16 @@ def as_recorded(case: EventCase) -> RuleFinding:
         path = f"arms/{EVENTS}/profile/rank{report.rank}.json"
         if said is None:
             return Verdict.NOT_PROVEN, f"{EVENTS} rank {report.rank}: seen no profile; expected one replay at least"
-        if case.evidence.digests.get(path) != said:
-            seen = case.evidence.digests.get(path, "nothing")
-            return Verdict.VOID, f"{path}: seen {seen}; expected {said}, as its rank wrote it"
+        if finding := _changed(case, path, said):
+            return finding
+    return None
+
+
+def _changed(case: EventCase, path: str, said: str | None) -> RuleFinding:
+    """Finding over a file without the digest in its rank's report."""
+    seen = case.evidence.digests.get(path)
+    if seen != said:
+        return Verdict.VOID, f"{path}: seen {seen or 'nothing'}; expected {said}, as its rank wrote it"
     return None
 
 
@@ -135,8 +142,8 @@ def _sparse_of(case: EventCase, report: RankReport) -> RuleFinding:
     said = report.event_profile.sha256 if report.event_profile else None
     if said is None or path not in case.evidence.digests:
         return Verdict.NOT_PROVEN, f"{path}: seen none; expected {case.plan.sparse_replays} replays at least"
-    if case.evidence.digests[path] != said:
-        return Verdict.VOID, f"{path}: seen {case.evidence.digests[path]}; expected {said}, as its rank wrote it"
+    if finding := _changed(case, path, said):
+        return finding
     profile = case.piece(case.evidence.sparse[f"rank{report.rank}.json"])
     seen = (profile.rank, profile.world_size, len(profile.replays), profile.kinds)
     if seen != (report.rank, case.plan.ranks, case.plan.sparse_replays, case.plan.topology.kinds):
@@ -210,8 +217,8 @@ def trial_whole(case: EventCase) -> RuleFinding:
         return not_applicable("the campaign does not try its instrument: its fitness is unmeasured")
     case.record(FITNESS)
     for name in _fitness_files(case):
-        told = case.piece(case.evidence.fitness[name])
-        seen = (f"rank{told.rank}.json", told.world_size, len(told.rounds), tuple(told.kinds))
+        trial = case.piece(case.evidence.fitness[name])
+        seen = (f"rank{trial.rank}.json", trial.world_size, len(trial.rounds), tuple(trial.kinds))
         expected = (name, case.plan.ranks, case.plan.fitness.rounds, tuple(case.plan.topology.kinds))
         if seen != expected:
             told = "seen another rank, number of ranks or rounds, or kinds"
@@ -219,9 +226,8 @@ def trial_whole(case: EventCase) -> RuleFinding:
     for report in case.reports(FITNESS):
         path = f"arms/{FITNESS}/profile/rank{report.rank}.json"
         said = report.event_profile.sha256 if report.event_profile else None
-        if case.evidence.digests.get(path) != said:
-            seen_digest = case.evidence.digests.get(path, "nothing")
-            return Verdict.VOID, f"{path}: seen {seen_digest}; expected {said}, as its rank wrote it"
+        if finding := _changed(case, path, said):
+            return finding
     return None
 
 

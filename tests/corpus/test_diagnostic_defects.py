@@ -45,7 +45,7 @@ DEFECTS: dict[str, tuple[Change, str, str, str]] = {
         at(CANDIDATE, "environment|LAGUNA_REPLAY_PROFILE_ROOT", "/elsewhere/profile"),
         "sole-treatment/sole-treatment",
         "VOID",
-        "LAGUNA_REPLAY_PROFILE_ROOT is '<arm>/profile' against '/elsewhere/profile'",
+        "LAGUNA_REPLAY_PROFILE_ROOT '<arm>/profile' and '/elsewhere/profile'",
     ),
     "04-update-counted-at-replay": (
         both(*(at(PROFILE, f"samples|{sample}|views|update_calls", root.LAYERS) for sample in range(SAMPLES))),
@@ -57,13 +57,13 @@ DEFECTS: dict[str, tuple[Change, str, str, str]] = {
         at(EAGER, "configuration|resolved|cudagraph_mode", "PIECEWISE"),
         "sole-treatment/teachers-same-engine",
         "VOID",
-        "eager: cudagraph_mode 'PIECEWISE'; expected 'NONE'",
+        "eager: cudagraph_mode: seen 'PIECEWISE'; expected 'NONE'",
     ),
     "10-draft-layers-not-counted": (
         _draft_of(6),
         "selector-proven/layers-of-models",
         "FAIL",
-        "eager rank 0: target and draft layers (48, 2); expected (48, 6)",
+        "eager rank 0: seen target and draft layers (48, 2); expected (48, 6)",
     ),
     "12-event-order-two-places-off": (
         _two_places_off,
@@ -75,31 +75,31 @@ DEFECTS: dict[str, tuple[Change, str, str, str]] = {
         at("packets/1/record.json", "platform|card", root.CARDS[0]),
         "parity-packets/card-of-lease",
         "VOID",
-        f"card 1: computed on {root.CARDS[0]}",
+        f"card 1: seen card {root.CARDS[0]}",
     ),
     "32-helper-in-place-of-the-class": (
         at("packets/1/record.json", "on|layers|full|implementation", "laguna_kv.views.build_views"),
         "parity-packets/on-is-candidate",
         "FAIL",
-        "card 1: full on: flag, backend, class ('1', ",
+        "card 1: full on: seen flag, backend, class ('1', ",
     ),
     "36-selector-without-a-reader": (
         at(CANDIDATE, "ranks|1|candidate|flag", False),
         "selector-proven/candidate-active",
         "FAIL",
-        "rank 1: flag, classes, lane, validator (False",
+        "rank 1: seen flag, classes, lane, validator (False",
     ),
     "37-marker-of-one-rank-only": (
         without(PROFILE),
         "replay-samples/files-whole",
         "NOT_PROVEN",
-        "graph-candidate rank 1: no profile; it saw 5 of 5 replays",
+        "graph-candidate rank 1: seen 5 of 5 replays, and no profile; expected both whole",
     ),
     "43-raw-prompt-in-one-arm": (
         at(CANDIDATE, "prompt_token_sha256", OTHER),
         "arms-fresh/same-models-and-prompt",
         "VOID",
-        "graph-candidate: prompt tokens ",
+        "graph-candidate: seen prompt tokens ",
     ),
 }
 
@@ -131,7 +131,7 @@ IDENTITY_DEFECTS: dict[str, tuple[identity.Change, str, str]] = {
     "44-another-copy-than-the-hashed-one": (
         identity._also_mapped("/elsewhere/laguna_kv/_contract.so", "packets|0"),
         "native-mapped",
-        "packet 0: mapped /elsewhere/laguna_kv/_contract.so",
+        "/elsewhere/laguna_kv/_contract.so",
     ),
 }
 

@@ -30,16 +30,20 @@ def _captured_late(leg: int) -> Change:
 
 
 DEFECTS: dict[str, tuple[Change, str, str]] = {
-    "13-capture-after-the-first-request": (_captured_late(B1), "captures-proven", "captured): graphs and breaks []"),
+    "13-capture-after-the-first-request": (
+        _captured_late(B1),
+        "captures-proven",
+        "captured): seen graphs and breaks []",
+    ),
     "37-proof-of-one-rank-only": (
         put(A1, "ranks_captured|3|rank", 2),
         "captures-proven",
-        "ranks [0, 1, 2, 2] are recorded",
+        "seen ranks [0, 1, 2, 2]",
     ),
     "38-selector-seen-by-no-worker": (
         put(B1, f"ranks_served|2|variables|{FLAG}", ""),
         "selector-observed",
-        f"rank 2 (served): {FLAG} is ''",
+        f"rank 2 (served): {FLAG}: seen ''",
     ),
     "51-six-prompts-of-the-same-id": (put(A1, "request|suite|prompts", 6), "suite-passed", "prompts=6"),
 }

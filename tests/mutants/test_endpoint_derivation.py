@@ -227,7 +227,11 @@ def test_the_surroundings_of_both_legs_speak_against_nothing(ran: Path, tmp_path
 @pytest.mark.parametrize(
     ("change", "verdict", "reason"),
     [
-        (lambda _: None, Verdict.NOT_PROVEN, "cards-around-legs: before 01-A1: seen no snapshot of the cards; expected the cam"),
+        (
+            lambda _: None,
+            Verdict.NOT_PROVEN,
+            "cards-around-legs: before 01-A1: seen no snapshot of the cards; expected the cam",
+        ),
         (looks_of_another_time, Verdict.VOID, "looks-around-legs: before 02-B1, snapshot 0: seen 2026-07-25T00:00:00"),
         (looks_of_2020, Verdict.VOID, "looks-around-legs: before 01-A1, snapshot 0: seen 2020-01-01T00:00:01"),
         (looks_of_another_leg, Verdict.VOID, "looks-around-legs: before 02-B1, snapshot 0: seen "),

@@ -17,11 +17,11 @@ import pytest
 
 from gates.event_fakes import FakeBatch, FakeTimeline, published_kinds
 from pytest_laguna.engine import event_settings, profile_directory
-from pytest_laguna.engine.arm import FAILED
 from pytest_laguna.engine.event_profile import EventProfiler, Subject
 from pytest_laguna.engine.profile_directory import ProfileDirectory, ProfileError
 from pytest_laguna.engine.timeline import Stream
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arms.arm_settings import FAILED
 from pytest_laguna.evidence.arms.replay_profile import SegmentKind, order_sha256
 from tests import event_root as root
 from tests.diagnostic_root import without

@@ -34,7 +34,6 @@ NOT_YET: dict[str, set[str]] = {
         "tests",
     },
     "openings": {
-        "pytest_laguna/analysis",
         "pytest_laguna/evidence",
         "pytest_laguna/verify",
         "tests",
@@ -47,7 +46,6 @@ NOT_YET: dict[str, set[str]] = {
         "tests",
     },
     "clauses": {
-        "pytest_laguna/analysis",
         "pytest_laguna/experiments",
         "pytest_laguna/verify",
     },

@@ -86,13 +86,18 @@ RUNTIME = {
 V, N = Verdict.VOID, Verdict.NOT_PROVEN
 MUTANTS: list[tuple[str, Change, Verdict, str]] = [
     ("interpreter-planned", put("engine|state|interpreter", "/usr/bin/python3"), V, "engine's interpreter: seen /usr"),
-    ("legs-interpreter", functools.partial(run_by, f"/a{PYTHON}"), V, "01-A1: its server was started with /eng"),
-    ("models-unchanged-around-legs", drop("models_around|02-B1"), N, "02-B1: seen no check of the models around it"),
-    ("models-unchanged-around-legs", put("models_around|01-A1|after|looked_at", 2), N, "after 01-A1: 2 of 3 model fil"),
-    ("models-unchanged-around-legs", put("models_around|02-B1|before|changes", ["m: x"]), V, "before 02-B1: m: x"),
-    ("as-in-gate-2", put("engine|content|program", "2" * 64), V, "the engine's program are not those of gate 2"),
-    ("as-in-gate-2", put("engine|runtime", RUNTIME), V, "what the engine stands on below Python is not that of gate 2"),
-    ("as-in-gate-2", put("models|folders|0|files|0|sha256", "2" * 64), V, "model file target/config.json is 2222"),
+    ("legs-interpreter", functools.partial(run_by, f"/a{PYTHON}"), V, "01-A1: seen a server started with /eng"),
+    ("models-unchanged-around-legs", drop("models_around|02-B1"), N, "02-B1: seen no check of the models"),
+    (
+        "models-unchanged-around-legs",
+        put("models_around|01-A1|after|looked_at", 2),
+        N,
+        "after 01-A1: seen 2 checked model fil",
+    ),
+    ("models-unchanged-around-legs", put("models_around|02-B1|before|changes", ["m: x"]), V, "before 02-B1: seen m: x"),
+    ("as-in-gate-2", put("engine|content|program", "2" * 64), V, "the engine's program: seen other content"),
+    ("as-in-gate-2", put("engine|runtime", RUNTIME), V, "libraries and host below Python: seen other content"),
+    ("as-in-gate-2", put("models|folders|0|files|0|sha256", "2" * 64), V, "model file target/config.json: seen 2222"),
 ]
 
 
@@ -134,8 +139,8 @@ def test_a_model_file_more_or_less_than_in_gate_2_is_named() -> None:
     one_file_less(less)
     file = folder["files"][-1]
     named = f"model file {folder['directory'].rpartition('/')[2]}/{file['path']}"
-    assert judged(less, good())["as-in-gate-2"] == (V, f"{named} is absent; gate 2 had {file['sha256']}")
-    assert judged(good(), less)["as-in-gate-2"] == (V, f"{named} is {file['sha256']}; gate 2 had absent")
+    assert judged(less, good())["as-in-gate-2"] == (V, f"{named}: seen none; expected {file['sha256']}, as in gate 2")
+    assert judged(good(), less)["as-in-gate-2"] == (V, f"{named}: seen {file['sha256']}; expected none, as in gate 2")
 
 
 def test_the_campaigns_interpreter_and_validator_are_what_is_asked_for() -> None:
@@ -197,7 +202,7 @@ def test_gate_3s_clause_looks_at_what_each_server_was_started_with(ran: Path, tm
     found = clause(tmp_path)
     assert found is not None
     assert found[0] is V
-    assert found[1].startswith("legs-interpreter: 01-A1: its server was started with /")
+    assert found[1].startswith("legs-interpreter: 01-A1: seen a server started with /")
     assert found[1].endswith(f"expected {PYTHON}")
 
 
@@ -211,5 +216,5 @@ def test_the_models_around_a_leg_without_a_record_count_too(ran: Path, tmp_path:
     (endpoint / reader.PHASE_1).unlink()
     assert clause(tmp_path) == (
         N,
-        "models-unchanged-around-legs: 02-B1: seen no check of the models around it; expected one",
+        "models-unchanged-around-legs: 02-B1: seen no check of the models; expected one before and one after",
     )

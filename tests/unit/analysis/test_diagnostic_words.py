@@ -590,7 +590,11 @@ AS_PLANNED = {"target": "/here/models/target", "draft": "models/draft", "prompt"
         ({}, {"target": "/here/other/target"}, "target: seen '/here/other/target'; expected 'models/target'"),
         ({}, {"target": "/here/xmodels/target"}, "target: seen '/here/xmodels/target'; expected 'models/target'"),
         ({"target": "/models/target"}, {}, "target: seen '/here/models/target'; expected '/models/target'"),
-        ({"target": "/models/target"}, {"target": "/x//models/target"}, "target: seen '/x//models/target'; expected '/m"),
+        (
+            {"target": "/models/target"},
+            {"target": "/x//models/target"},
+            "target: seen '/x//models/target'; expected '/m",
+        ),
         ({}, {"draft": None}, "draft: seen None; expected 'models/draft'"),
         ({}, {"prompt": "/p"}, "prompt: seen '/p'; expected 'p'"),
     ],

@@ -65,8 +65,8 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
     ("legs-as-planned", keep(0, 1), None, ""),
     ("legs-as-planned", keep(), None, ""),
     ("legs-in-order", put(A1, "ended", "2026-07-01T01:00:00.000000+00:00"), V,
-        ("block 1 A1 ended at 2026-07-01T01:00:00.000000+00:00; expected later than its start "
-        "2026-07-01T01:00:00.000000+00:00")),
+        ("block 1 A1: seen start 2026-07-01T01:00:00.000000+00:00, end 2026-07-01T01:00:00.000000+00:00; "
+        "expected the end later")),
     ("legs-in-order", put(B2, "started", "2026-07-01T02:29:59.999999+00:00"), V,
         ("block 1 B2: seen its start 2026-07-01T02:29:59.999999+00:00 before the end 2026-07-01T02:30:00.000000+00:00"
         " of block 1 B1; expected one at a time")),
@@ -113,7 +113,7 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
     ("cross-leg-exact", put(B2, "rows|7|usage|cached_tokens", 1), F,
         "block 1 B2 against block 1 A1: row 7: seen 1 prompt tokens from a cache; expected 0"),
     ("cross-leg-exact", each(put(A2, "rows|9|usage|cached_tokens", 1), put(A2, "rows|4|index", 5)), F,
-        ("block 1 A2 against block 1 A1: row 4 is number 5, prompt 'arithmetic-reasoning'; expected 4, "
+        ("block 1 A2 against block 1 A1: row 4: seen number 5, prompt 'arithmetic-reasoning'; expected 4, "
         "'arithmetic-reasoning' and its text")),
     ("cross-leg-exact", put(A1, "rows|7|usage|cached_tokens", 1), None, ""),
     ("cross-leg-exact", put(A1, "rows|7|prompt_id", "x"), F,

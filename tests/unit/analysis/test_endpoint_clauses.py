@@ -57,7 +57,7 @@ def test_a_lawful_stop_after_phase_1_is_a_stop_of_the_gate() -> None:
     assert found.keys() == {"adjacent-pairs", "promotion"}
     assert judged.phase_1 is not None
     first, *others = judged.phase_1.reasons
-    assert first.startswith("block 1 B1-A1: headline: the headline gains -0.5")
+    assert first.startswith("block 1 B1-A1: headline: median throughput: seen a gain of -0.5")
     assert len(others) == 3
     assert found["promotion"] == (Verdict.STOP, f"phase 1: seen a stop; expected a pass: {first}")
     assert worst(verdict for verdict, _ in found.values()) is Verdict.STOP
@@ -68,7 +68,7 @@ def test_a_pair_without_figures_is_measured_by_no_rule_and_promotes_nothing() ->
     legs[1]["counters_after"]["drafts"] = None
     found = judge_clauses(analysis(legs), {})
     assert found["adjacent-pairs"] == (Verdict.NOT_PROVEN, "seen no evidence for its rules; expected some")
-    missing = "after the suite the server exposes no drafts; expected each"
+    missing = "counters after the suite: seen no drafts; expected each"
     assert found["counters-true"] == (Verdict.NOT_PROVEN, f"block 1 B1: counters-present: {missing}")
     reason = f"phase 1: seen no judgement; expected a pass: block 1 B1: counters-present: {missing}"
     assert found["promotion"] == (Verdict.NOT_PROVEN, reason)
@@ -81,7 +81,7 @@ def test_why_a_leg_is_missing_is_told_where_it_is_missed_and_nowhere_else() -> N
     assert found["legs-in-order"][1].endswith("seen no record; expected all of 4 legs; 02-B1: no card")
     assert found["prompts-fresh"] == (
         Verdict.VOID,
-        "block 1 A1: fresh-unique: prompt ids of the rows and of the freshness block differ; expected the same",
+        "block 1 A1: fresh-unique: prompt ids: seen others in the freshness block; expected those of the rows",
     )
 
 
@@ -118,7 +118,7 @@ def test_one_wrong_token_speaks_against_the_clauses_that_see_it() -> None:
     # Phase 1 stops at an inexact leg, so that the two legs after it should not have run.
     assert found.keys() == {"teacher-exact", "cross-leg-exact", "legs-in-order"}
     assert found["teacher-exact"][0] is Verdict.FAIL
-    assert found["teacher-exact"][1].startswith("block 1 B1: teacher-exact: 12 of 13 rows are the teacher's; row 4")
+    assert found["teacher-exact"][1].startswith("block 1 B1: teacher-exact: 12 of 13 rows are exact; row 4")
 
 
 def test_a_leg_without_a_record_is_void_and_named_where_it_is_missed() -> None:
@@ -221,7 +221,7 @@ def test_where_no_control_left_a_record_there_is_no_teacher_and_what_needs_one_i
     expected = "teacher: seen no control's record; expected one to compare the rows with"
     for clause in ("long-next", "rollover"):
         assert found[clause] == (Verdict.NOT_PROVEN, f"block 1 B1: {clause}: {expected}")
-    assert found["teacher-exact"][1].startswith("seen some legs only: campaign: legs-complete: block 1 A1 did not")
+    assert found["teacher-exact"][1].startswith("seen some legs only: campaign: legs-complete: block 1 A1: seen no")
 
 
 def test_a_frozen_teacher_that_is_not_there_is_not_proven() -> None:

@@ -377,7 +377,7 @@ def test_what_is_not_enough_for_promotion_is_told_with_its_bar() -> None:
     promotion = weigh(
         [(94.0, 93.06), (95.0, 94.05)], [94.5, 96.0], METADATA_20260725.model_copy(update={"record": 94.0})
     )
-    told = "the lower candidate start is 94; expected"
+    told = "lower candidate start: seen 94; expected"
     assert rules_of(promotion) == {
         "lower-start-wins": (Verdict.STOP, f"{told} more than the control's 94.5"),
         "above-record": (Verdict.STOP, f"{told} strictly more than 94.0"),

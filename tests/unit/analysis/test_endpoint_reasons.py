@@ -117,19 +117,26 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
     ("counters-add-up", after(finished={"stop": 2, "length": 10}), V, "finished requests: seen 12; expected 13"),
     ("counters-add-up", after(prompt_tokens=None), V, "prompt tokens: seen None; expected 2364"),
     ("counters-add-up", before(generated_tokens=1), V, "generated tokens: seen 6353; expected 6354"),
-    ("acceptance-possible", after(**UNCOUNTED), V, "0 drafts, 0 proposed and 0 accepted tokens; expected a draft"),
+    ("acceptance-possible", after(**UNCOUNTED), V,
+        ("seen 0 drafts, 0 proposed and 0 accepted tokens; "
+        "expected a draft, and no more accepted than proposed tokens")),
     ("acceptance-possible", after(draft_tokens=None), V,
-        "1718 drafts, 0 proposed and 4644 accepted tokens; expected a draft"),
+        (
+            "seen 1718 drafts, 0 proposed and 4644 accepted tokens; expected a draft, and no more accepted than "
+            "proposed tokens"
+        )),
     ("acceptance-possible", after(accepted_per_position=SEVEN | {"0": 1719}), V,
         "position 0: seen 1719 acceptances; expected at most 1718"),
     ("acceptance-possible", after(accepted_per_position=SEVEN | {"0": 1718}), None, ""),
     ("acceptance-possible", after(accepted_per_position=SEVEN | {"0": 7, "1": 7, "2": 8}), V,
         "position 2: seen 8 acceptances; expected at most 7"),
     ("acceptance-possible", each(before(accepted_per_position=GAP), after(accepted_per_position=GAP)), None, ""),
-    ("proposals-whole", after(drafts=None), V, "0 drafts with 12026 tokens, at 7 positions; expected 7 tokens a draft"),
+    ("proposals-whole", after(drafts=None), V,
+        ("seen 0 drafts with 12026 tokens, at 7 positions; "
+        "expected 7 tokens a draft")),
     ("proposals-whole", after(drafts=0, draft_tokens=None), None, ""),
     ("proposals-whole", after(accepted_per_position={"0": 0}), V,
-        "1718 drafts with 12026 tokens, at 1 positions; expected 7 tokens a draft"),
+        "seen 1718 drafts with 12026 tokens, at 1 positions; expected 7 tokens a draft"),
     ("proposals-whole", told(speculative_config=None), N,
         "the server's arguments: seen no number of drafted tokens; expected one"),
     ("proposals-whole", told(speculative_config={"num_speculative_tokens": "7"}), N,
@@ -166,7 +173,7 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
         f"arm and {FLAG}: seen graph-control and '1'; expected graph-candidate and '1'"),
     ("leg-named", put("request|variables", {}), V,
         f"arm and {FLAG}: seen graph-candidate and None; expected graph-candidate and '1'"),
-    ("suite-passed", put("request|suite|prompts", 12), V, f"suite {TWELVE}; expected {lab.SUITE}"),
+    ("suite-passed", put("request|suite|prompts", 12), V, f"suite: seen {TWELVE}; expected {lab.SUITE}"),
     ("suite-passed", put("rows|12|index", 13), V,
         "rows: seen [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13]; expected each of 13 once and in order"),
     ("server-ours", put("server|models", ["laguna", "x"]), V,
@@ -219,8 +226,8 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
         "row 10: seen its end by 'length' after 296 tokens; expected 'stop', or 'length' at the suite's bound"),
     ("rows-complete", put("rows|0|finish_reason", "stop"), None, ""),
     ("rows-complete", put("final_gate|completion_tokens", [1]), V,
-        ("the kept streams hold (13, [1]); expected (13, [512, 512, 512, 512, 512, 512, 512, 512, 512, 512, 296, "
-        "426, 512])")),
+        ("the kept streams: seen rows and tokens (13, [1]); expected (13, [512, 512, 512, 512, 512, "
+        "512, 512, 512, 512, 512, 296, 426, 512])")),
     ("fresh-unique", put("rows|3|prompt_id", "x"), V,
         "prompt ids: seen others in the freshness block; expected those of the rows"),
     ("fresh-unique", put("rows|3|prompt_sha256", "0" * 64), V,
@@ -235,37 +242,43 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
     ("cached-zero", put("final_gate|cached_tokens", [1]), V,
         "cached tokens of the final gate: seen [1]; expected 13 zeros"),
     ("cleanup-clean", put("end|cleanup|worker_status", 1), F,
-        ("{'original_status': 0, 'stop_status': 0, 'worker_status': 1, 'idle_status': 0}; expected no process "
-        "left and idle cards")),
+        ("cleanup: seen {'original_status': 0, 'stop_status': 0, 'worker_status': 1, 'idle_status': 0}; "
+        "expected no process left and idle cards")),
     ("cleanup-clean", each(put("end|cleanup|worker_status", 1), *LOST), N,
-        ("{'original_status': 0, 'stop_status': 0, 'worker_status': 1, 'idle_status': 0}; whether no process is left "
-        "is not proven, expected it proven")),
+        ("cleanup: seen {'original_status': 0, 'stop_status': 0, 'worker_status': 1, 'idle_status': 0}; "
+        "expected proof that no process is left")),
     ("cleanup-clean", each(put("end|cleanup|worker_status", 1), put("end|cleanup|idle_status", 1), *LOST), F,
-        ("{'original_status': 0, 'stop_status': 0, 'worker_status': 1, 'idle_status': 1}; expected no process "
-        "left and idle cards")),
+        ("cleanup: seen {'original_status': 0, 'stop_status': 0, 'worker_status': 1, 'idle_status': 1}; "
+        "expected no process left and idle cards")),
     ("cleanup-clean", each(put("end|cleanup|worker_status", 1), put("end|process|proven_empty", False)), F,
-        ("{'original_status': 0, 'stop_status': 0, 'worker_status': 1, 'idle_status': 0}; expected no process "
-        "left and idle cards")),
+        ("cleanup: seen {'original_status': 0, 'stop_status': 0, 'worker_status': 1, 'idle_status': 0}; "
+        "expected no process left and idle cards")),
     ("cleanup-clean", each(put("end|cleanup|worker_status", 1), put("end|process|survivors", [LEFT]), *LOST), F,
-        ("{'original_status': 0, 'stop_status': 0, 'worker_status': 1, 'idle_status': 0}; expected no process "
-        "left and idle cards")),
+        ("cleanup: seen {'original_status': 0, 'stop_status': 0, 'worker_status': 1, 'idle_status': 0}; "
+        "expected no process left and idle cards")),
     ("cleanup-clean", put("end|cleanup|idle_status", 1), F,
-        ("{'original_status': 0, 'stop_status': 0, 'worker_status': 0, 'idle_status': 1}; expected no process "
-        "left and idle cards")),
+        ("cleanup: seen {'original_status': 0, 'stop_status': 0, 'worker_status': 0, 'idle_status': 1}; "
+        "expected no process left and idle cards")),
     ("cleanup-clean", put("end|cleanup|original_status", 1), V,
-        "{'original_status': 1, 'stop_status': 0, 'worker_status': 0, 'idle_status': 0}, no reason; expected zeros"),
+        (
+            "cleanup: seen {'original_status': 1, 'stop_status': 0, 'worker_status': 0, 'idle_status': 0}, no "
+            "reason; expected zeros"
+        )),
     ("cleanup-clean", put("end|cleanup|stop_status", 1), V,
-        "{'original_status': 0, 'stop_status': 1, 'worker_status': 0, 'idle_status': 0}, no reason; expected zeros"),
+        (
+            "cleanup: seen {'original_status': 0, 'stop_status': 1, 'worker_status': 0, 'idle_status': 0}, no "
+            "reason; expected zeros"
+        )),
     ("cleanup-clean", put("end|reason", "row 3 broke off"), V,
-        ("{'original_status': 0, 'stop_status': 0, 'worker_status': 0, 'idle_status': 0}, row 3 broke off; "
-        "expected zeros")),
+        ("cleanup: seen {'original_status': 0, 'stop_status': 0, 'worker_status': 0, 'idle_status': 0}, "
+        "row 3 broke off; expected zeros")),
     ("cleanup-clean", put("end|cleanup|idle_status", None), N,
         "cleanup: seen no check of idle cards afterwards; expected idle_status 0"),
     ("server-ended", put("end|process", None), N,
         "the server's end: seen no record; expected the supervisor's"),
     ("server-ended", put("end|process|reason", "exited"), V,
-        ("the server: exited, exit code 0 after 200.0 s; expected that it ended when it was told to, and was not "
-        "killed")),
+        ("the server: seen exited, exit code 0 after 200.0 s; expected its end by a stop, "
+        "without a kill")),
     ("server-ended", put("end|process|wait_status", 9), V,
         "the server: seen stopped, SIGKILL after 200.0 s; expected its end by a stop, without a kill"),
     ("server-ended", put("end|process|last_signal", 9), F,
@@ -297,12 +310,12 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
     ("fresh-service", put("facts|fresh_service|holds", False), V,
         "seen what showed fresh_service; expected the fact to hold"),
     ("fresh-service", put("begun_ticks", 5003), V,
-        ("the leg began at tick 5003, the server started at 5002 and its ranks at [6020, 6021, 6022, 6023]; "
+        ("start ticks: seen the leg begin at 5003, the server at 5002 and its ranks at [6020, 6021, 6022, 6023]; "
         "expected that order")),
     ("fresh-service", put("begun_ticks", 5002), None, ""),
     ("fresh-service", put("server|start_ticks", 6020), None, ""),
     ("fresh-service", put("server|start_ticks", 6021), V,
-        ("the leg began at tick 4002, the server started at 6021 and its ranks at [6020, 6021, 6022, 6023]; "
+        ("start ticks: seen the leg begin at 4002, the server at 6021 and its ranks at [6020, 6021, 6022, 6023]; "
         "expected that order")),
     ("fresh-service", put("ranks_served|3|pid", 4), V,
         (f"ranks, pids and starts: seen {PROCESSES} before and [(0, 2020, 6020), (1, 2021, 6021), (2, 2022, 6022), "
@@ -316,8 +329,8 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
     ("no-network", put("sockets|0|foreign", ["a", "b"]), V,
         "after ready: seen a socket to a; expected none"),
     ("no-network", put("sockets|0|local", ["tcp 127.0.0.1:8001 -> listening"]), N,
-        ("after ready the server's own socket was not seen; expected tcp 127.0.0.1:8000 -> listening, or the look "
-        "shows nothing")),
+        ("after ready: seen no socket of the server itself; expected tcp 127.0.0.1:8000 -> listening, as proof "
+        "of a working snapshot")),
     ("no-network", put("sockets", []), N,
         "after python-lru-cache: seen no snapshot of the sockets; expected one after every row"),
     ("no-network", lambda leg: leg["sockets"].pop(), N,
@@ -343,15 +356,15 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
     ("no-prefix-reuse", told(enable_prefix_caching=0), V,
         "enable_prefix_caching: seen 0; expected False"),
     ("candidate-active", put("ranks_captured|0|candidate|flag", False), F,
-        (f"rank 0 (captured): {ACTIVE} (False, {CLASSES}, 'xpu', 'native', 1, 1, 1); expected (True, {CLASSES}, "
+        (f"rank 0 (captured): seen {ACTIVE} (False, {CLASSES}, 'xpu', 'native', 1, 1, 1); expected (True, {CLASSES}, "
         "'xpu', 'native', 1, 1, 1)")),
     ("candidate-active", put("ranks_captured|0|candidate|backends", []), F,
-        (f"rank 0 (captured): {ACTIVE} (True, ['laguna_kv.backend.LagunaFlashAttentionImpl'], 'xpu', 'native', 1, "
+        (f"rank 0 (captured): seen {ACTIVE} (True, ['laguna_kv.backend.LagunaFlashAttentionImpl'], 'xpu', 'native', 1, "
         f"1, 1); expected (True, {CLASSES}, 'xpu', 'native', 1, 1, 1)")),
     ("candidate-active", put("ranks_captured|3|candidate|layers", {"x": COUNTED}), F,
         "rank 3 (captured): seen counters of x; expected those of target layers only"),
     ("views-built-once", put("ranks_served|2|candidate|draft_layers_with_state", 2), F,
-        "rank 2 (served): seen 2 draft layers with a state"),
+        "rank 2 (served): seen 2 draft layers with a state; expected none"),
     ("views-built-once", put(f"ranks_served|2|candidate|layers|{LAYER}|builds", 0), F,
         f"rank 2 (served): {LAYER}: seen 0 builds and 0 invalidations; expected 1 and 0"),
     ("views-built-once", put(f"ranks_captured|3|candidate|layers|{LAYER}|invalidations", 1), F,
@@ -363,15 +376,15 @@ REASONS: list[tuple[str, Change, Verdict | None, str]] = [
     ("views-used", put("ranks_captured|2|candidate|layers", {}), F,
         f"rank 2 (served): {LAYER}: seen counters, but none before the first request; expected them at both moments"),
     ("views-used", put(f"ranks_captured|2|candidate|layers|{LAYER}|forward_hits", 14), F,
-        (f"rank 2 (served): {LAYER}: views used 1717 times forward and 13 times in updates during the suite; "
+        (f"rank 2 (served): {LAYER}: seen views used 1717 times forward and 13 times in updates during the suite; "
         "expected 1718 and 1 at least")),
     ("views-used", put(f"ranks_captured|2|candidate|layers|{LAYER}|forward_hits", 13), None, ""),
     ("views-used", put(f"ranks_captured|2|candidate|layers|{LAYER}|update_hits", 15), F,
-        (f"rank 2 (served): {LAYER}: views used 1731 times forward and 0 times in updates during the suite; "
+        (f"rank 2 (served): {LAYER}: seen views used 1731 times forward and 0 times in updates during the suite; "
         "expected 1718 and 1 at least")),
     ("views-used", put(f"ranks_captured|2|candidate|layers|{LAYER}|update_hits", 14), None, ""),
     ("views-used", each(after(drafts=None), put(f"ranks_captured|2|candidate|layers|{LAYER}|forward_hits", 1731)), F,
-        (f"rank 2 (served): {LAYER}: views used 0 times forward and 13 times in updates during the suite; "
+        (f"rank 2 (served): {LAYER}: seen views used 0 times forward and 13 times in updates during the suite; "
         "expected 1 and 1 at least")),
     ("views-used", each(after(drafts=None), put(f"ranks_captured|2|candidate|layers|{LAYER}|forward_hits", 1730)), None,
         ""),
@@ -391,7 +404,7 @@ def test_a_rule_says_what_it_saw_and_what_it_expected(
 @pytest.mark.parametrize(
     ("counted", "verdict", "reason"),
     [
-        ({"draft_layers_with_state": 1}, F, "rank 1 (served): seen 1 draft layers with a state"),
+        ({"draft_layers_with_state": 1}, F, "rank 1 (served): seen 1 draft layers with a state; expected none"),
         ({"forward_hits": 3}, V, "rank 1 (served): forward_hits: seen 3; expected 0, the sum over the layers"),
     ],
 )

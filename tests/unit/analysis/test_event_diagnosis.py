@@ -36,7 +36,7 @@ def test_a_file_that_is_bound_and_gone_is_told_so(tmp_path: Path) -> None:
     assert root.findings(root.judged(tree, tmp_path)) == {
         "closure-bound/closure-bound": (
             "VOID",
-            f"closure.json: arms/more.json bound as {OTHER}, found as nothing; expected them equal",
+            f"closure.json: arms/more.json: seen nothing; expected {OTHER}, as bound",
         )
     }
 
@@ -63,7 +63,7 @@ ANYWHERE = {f"identity-exact/{rule}": f"not applicable: {reason}" for rule, reas
     "decision/network-isolated": "reported: every arm ran in a network namespace with loopback alone",
 }
 UNTRIED = {
-    "profile-complete/sparse-whole": "not applicable: the campaign asks for no sparse profile",
+    "profile-complete/sparse-whole": "not applicable: the campaign plans no sparse profile",
     "instrument-fit/trial-whole": (
         "not applicable: the campaign does not try its instrument: its fitness is unmeasured"
     ),
@@ -135,7 +135,7 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
     (
         "profile-complete/as-recorded",
         "VOID",
-        f"{SECOND}: {{digest}}; expected {OTHER}, as its rank wrote it",
+        f"{SECOND}: seen {{digest}}; expected {OTHER}, as its rank wrote it",
         at(EVENTS, "ranks|1|event_profile|sha256", OTHER),
     ),
     (
@@ -166,7 +166,8 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
         "instrument-fit/trial-whole",
         "VOID",
         (
-            "arms/graph-fitness/profile/rank1.json: seen 9314100afeea29bdee9d38ff8c811371849f724322b46d030b21feecc8541c3c;"
+            "arms/graph-fitness/profile/rank1.json: seen "
+            "9314100afeea29bdee9d38ff8c811371849f724322b46d030b21feecc8541c3c;"
             " expected None, as its rank wrote it"
         ),
         at(FITNESS, "ranks|1|event_profile|sha256", None),
@@ -175,8 +176,8 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
         "instrument-fit/slowdown-bounded",
         "STOP",
         (
-            "the replay takes 5.900 times as long with events (graph 1.040, collective 1.050, attention 1.075);"
-            " expected at most 1.1: shares are withheld"
+            "replay with events: seen 5.900 times as long (graph 1.040, collective 1.050, attention 1.075);"
+            " expected at most 1.1; shares are withheld"
         ),
         slow_trial,
     ),
@@ -184,8 +185,8 @@ IN_FULL: list[tuple[str, str, str, Change]] = [
         "instrument-fit/slowdown-bounded",
         "STOP",
         (
-            "the replay takes 1.100005 times as long with events (graph 1.040, collective 1.050, attention 1.075);"
-            " expected at most 1.1: shares are withheld"
+            "replay with events: seen 1.100005 times as long (graph 1.040, collective 1.050, attention 1.075);"
+            " expected at most 1.1; shares are withheld"
         ),
         functools.partial(slow_trial, events_ns=220_001),
     ),

@@ -212,20 +212,20 @@ def no_extension(engine: Path) -> None:
 
 
 REFUSED: list[tuple[Callable[[Path], None], str, str]] = [
-    (older_candidate, "candidate-copy", "where laguna_kv/views.py is"),
-    (older_harness, "harness-copy", "where pytest_laguna/campaign.py is absent"),
-    (candidate_found_first_elsewhere, "candidate-copy", "older/laguna_kv, where laguna_kv/seam.py is"),
+    (older_candidate, "candidate-copy", "seen laguna_kv/views.py "),
+    (older_harness, "harness-copy", "seen pytest_laguna/campaign.py absent"),
+    (candidate_found_first_elsewhere, "candidate-copy", "older/laguna_kv, imported by "),
     (patched_engine, "engine-as-installed", "vllm 1.0: vllm/__init__.py: not as it was installed"),
     (lost_file, "engine-as-installed", "torch 1.0: torch/part.py: missing"),
-    (found_first, "engine-imported", "vllm: imported from "),
+    (found_first, "engine-imported", "vllm: seen imported from "),
     (directory_beside_a_module, "engine-as-installed", "vllm 1.0: vllm/envs/__init__.py: no RECORD lists it"),
     (compiled_without_source, "engine-as-installed", "torch 1.0: torch/extra.pyc: no RECORD lists it"),
     (hook, "start-files-known", "hook.pth: seen run at Python's start and in no RECORD"),
     (customization, "start-files-known", "usercustomize.py: seen run at Python's start"),
     (hook_that_a_record_lists_without_its_digest, "start-files-known", "hook.pth: seen run at Python's start"),
-    (no_extension, "extension-there", f"{CANDIDATE}: no compiled extension; expected one for validator 'native'"),
-    (no_record, "engine-as-installed", "torch 1.0: has no RECORD"),
-    (no_vllm, "engine-as-installed", "vllm: not installed"),
+    (no_extension, "extension-there", f"{CANDIDATE}: seen no compiled extension; expected one for validator 'native'"),
+    (no_record, "engine-as-installed", "torch 1.0: seen no RECORD"),
+    (no_vllm, "engine-as-installed", "vllm: seen no distribution"),
     (editable_without_git, "trees-clean", "tree; expected a git checkout"),
 ]
 

@@ -35,7 +35,7 @@ from benchmarks.replays import Replay, Rounds
 from pytest_laguna.analysis.events.profile import category_sums, shares
 from pytest_laguna.analysis.events.sparse import sparse_shares
 from pytest_laguna.analysis.events.work import waiting
-from pytest_laguna.engine import arms
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.replay_profile import SegmentKind, order_sha256
 from pytest_laguna.evidence.events.profile import EventClock, EventProfile, HostLead, StreamIdentity
 from pytest_laguna.evidence.events.sparse import SparseProfile, chosen_intervals
@@ -136,7 +136,7 @@ class Measurement:
         from pytest_laguna.engine.event_profile import Subject  # noqa: PLC0415
         from pytest_laguna.engine.timeline import timeline  # noqa: PLC0415
 
-        batch = replay.verification_batch(worker, arms.VERIFIED_TOKENS)
+        batch = replay.verification_batch(worker, arm_settings.VERIFIED_TOKENS)
         kinds = [introspection.segment_kind(segment) for segment in batch.segments]
         self.subject = Subject(batch, kinds, order_sha256(kinds), (0, 1))
         self.timeline = timeline()
@@ -205,7 +205,7 @@ class Delays:
         from pytest_laguna.engine.compat import introspection, replay  # noqa: PLC0415 - import vLLM
         from pytest_laguna.engine.timeline import timeline  # noqa: PLC0415
 
-        self.batch = replay.verification_batch(worker, arms.VERIFIED_TOKENS)
+        self.batch = replay.verification_batch(worker, arm_settings.VERIFIED_TOKENS)
         self.kinds: list[SegmentKind] = [introspection.segment_kind(segment) for segment in self.batch.segments]
         self.timeline = timeline()
         self.load = Load(DELAY_SIZE, self.timeline)

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from pytest_laguna.engine import arms, packets
+from pytest_laguna.engine import packets
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import Planted
 from pytest_laguna.evidence.arms.parity import PacketRequest
 from pytest_laguna.evidence.values import Lane
@@ -52,7 +53,7 @@ def run(device: Lane, flash_attention: int) -> dict[str, Any]:
             .target.parent
         )
         private = {"PATH": os.environ["PATH"], "HOME": directory, "TMPDIR": directory, "LC_ALL": "C.UTF-8"}
-        private |= {name: os.environ[name] for name in arms.LEASE & os.environ.keys()}  # the card that it may use
+        private |= {name: os.environ[name] for name in arm_settings.LEASE & os.environ.keys()}  # its card
         argv = [sys.executable, "-m", "benchmarks.parity", f"--device={device}"]
         argv += [f"--flash-attention={flash_attention}", "--measure", str(pair)]
         variables = private | packets.environment(_request(device, pair))

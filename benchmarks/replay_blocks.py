@@ -32,7 +32,7 @@ from typing import IO, Any
 
 from pytest_laguna.analysis.diagnostic.timing import GATES, P90
 from pytest_laguna.analysis.statistics import binomial_interval, linear_percentile
-from pytest_laguna.engine import arms
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import Arm, ArmRequest, Planted
 from pytest_laguna.evidence.arms.replay_profile import ReplayProfile, ReplaySample
 from pytest_laguna.evidence.schemas import read_model
@@ -211,12 +211,12 @@ def _process(due: Arm, chosen: argparse.Namespace, pair: Path, place: Path) -> I
         argv.append(f"--flash-attention={chosen.flash_attention}")
     argv += ["--leg", arm.value, str(pair), str(place)]
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(place), "LC_ALL": "C.UTF-8"}
-    environment |= {name: os.environ[name] for name in arms.LEASE & os.environ.keys()}  # the cards that it may use
+    environment |= {name: os.environ[name] for name in arm_settings.LEASE & os.environ.keys()}  # its cards
     log = place / "stderr.log"
     with log.open("w") as stderr:
         process = subprocess.Popen(
             argv,
-            env=environment | arms.environment(request),
+            env=environment | arm_settings.environment(request),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -255,17 +255,17 @@ def _others(flash_attention: int | None) -> dict[str, Any]:
 def leg(request: ArmRequest, place: Path, others: dict[str, Any]) -> None:
     """One process: load, wait for the signal, generate, and report the replays' times."""
     began = time.monotonic()
-    profiles = arms.profile_root(place)
+    profiles = arm_settings.profile_root(place)
     profiles.mkdir(mode=0o700)
-    os.environ.update(arms.profile(request, place))
+    os.environ.update(arm_settings.profile(request, place))
     from vllm import LLM, SamplingParams  # noqa: PLC0415 - a process of its own
 
-    engine = LLM(**(arms.engine_arguments(request) | others))
+    engine = LLM(**(arm_settings.engine_arguments(request) | others))
     engine.collective_rpc("laguna_begin")
     start = time.monotonic() - began
     print(f"{SAID}ready", flush=True)
     sys.stdin.readline()
-    sampling = SamplingParams(temperature=0.0, seed=arms.SEED, max_tokens=request.tokens, ignore_eos=True)
+    sampling = SamplingParams(temperature=0.0, seed=arm_settings.SEED, max_tokens=request.tokens, ignore_eos=True)
     asked = time.monotonic()
     [output] = engine.generate([request.prompt], sampling, use_tqdm=False)
     wall = time.monotonic() - asked

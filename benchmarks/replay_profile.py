@@ -36,7 +36,7 @@ from typing import Any
 
 from benchmarks import replays
 from benchmarks.replays import Replay, Rounds
-from pytest_laguna.engine import arms
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import Arm
 from pytest_laguna.evidence.values import Lane
 
@@ -135,7 +135,7 @@ class Measurement:
         from pytest_laguna.engine.replay_profile import ReplayProfiler, synchronizer  # noqa: PLC0415
         from pytest_laguna.engine.view_preparation import TimingSeam  # noqa: PLC0415
 
-        batch = replay.verification_batch(worker, arms.VERIFIED_TOKENS)
+        batch = replay.verification_batch(worker, arm_settings.VERIFIED_TOKENS)
         states = introspection.candidate_states(worker)
         self.seam = TimingSeam(introspection.attention_class(), introspection.canonical_strides(), states)
         kinds = [introspection.segment_kind(segment) for segment in batch.segments]

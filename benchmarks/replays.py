@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_laguna.engine import arms
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import Arm, ArmRequest, Planted
 from pytest_laguna.evidence.schemas import read_model
 from pytest_laguna.evidence.values import Lane
@@ -65,10 +65,10 @@ def child(module: str, what: str, asked: ArmRequest, home: Path) -> Any:
     path = home / "request.json"
     path.write_bytes(files.canonical_json(asked.canonical()))
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home), "LC_ALL": "C.UTF-8"}
-    cards = {name: os.environ[name] for name in arms.LEASE & os.environ.keys()}
+    cards = {name: os.environ[name] for name in arm_settings.LEASE & os.environ.keys()}
     argv = [sys.executable, "-m", module, "--measure", what, str(path)]
     seen = subprocess.run(
-        argv, env=environment | cards | arms.environment(asked), capture_output=True, check=False, text=True
+        argv, env=environment | cards | arm_settings.environment(asked), capture_output=True, check=False, text=True
     )
     if seen.returncode:
         raise RuntimeError(f"{asked.arm}: exit code {seen.returncode}: {seen.stderr[-2000:]}")
@@ -85,10 +85,10 @@ def measure(path: Path, extension: str) -> Any:
     from vllm import LLM, SamplingParams  # noqa: PLC0415 - a process of its own
 
     asked = read_model(path, ArmRequest)
-    engine = LLM(**(arms.engine_arguments(asked) | OTHERS | {"worker_extension_cls": extension}))
+    engine = LLM(**(arm_settings.engine_arguments(asked) | OTHERS | {"worker_extension_cls": extension}))
     engine.collective_rpc("begin_measuring")
     prompts = json.loads((Path(asked.target).parent / "prompts.json").read_text())
-    sampling = SamplingParams(temperature=0.0, seed=arms.SEED, max_tokens=TOKENS, ignore_eos=True)
+    sampling = SamplingParams(temperature=0.0, seed=arm_settings.SEED, max_tokens=TOKENS, ignore_eos=True)
     for name in PROMPTS * GENERATIONS:
         engine.generate([prompts[name]], sampling, use_tqdm=False)
     [taken] = engine.collective_rpc("measured")

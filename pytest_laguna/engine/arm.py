@@ -11,7 +11,6 @@ import gc
 import hashlib
 import multiprocessing
 import os
-import platform
 import signal
 import sys
 import time
@@ -22,17 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_laguna.evidence import files
-from pytest_laguna.evidence.arms import rank_stacks
-from pytest_laguna.evidence.arms.arm_record import (
-    Acceptance,
-    ArmRecord,
-    ArmRequest,
-    RankReport,
-    token_digest,
-)
+from pytest_laguna.evidence.arms import arm_settings, rank_stacks
+from pytest_laguna.evidence.arms.arm_record import Acceptance, ArmRecord, ArmRequest, RankReport, token_digest
 from pytest_laguna.evidence.schemas import read_model
 
-from . import arms, network, program
+from . import network, process_facts, program
 
 _ENDING_SECONDS = 1.0
 """A killed rank closes its connections before it has ended, so the error may come first."""
@@ -41,7 +34,7 @@ _ENDING_SECONDS = 1.0
 def main(arguments: list[str]) -> int:
     """Run the arm; return 0 only if its record is on disk."""
     if len(arguments) != 2:  # noqa: PLR2004
-        sys.stderr.write(f"{arms.FAILED}seen {len(arguments)} arguments; expected REQUEST.json RECORD.json\n")
+        sys.stderr.write(f"{arm_settings.FAILED}seen {len(arguments)} arguments; expected REQUEST.json RECORD.json\n")
         return 2
     program.end_quickly()
     request_path, record_path = (Path(argument) for argument in arguments)
@@ -51,7 +44,7 @@ def main(arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - every failure is told in one line
         record_path.with_suffix(".traceback").write_text(traceback.format_exc())
         told = "; ".join([f"{type(error).__name__}: {' '.join(str(error).split())}", *_ended_children()])
-        sys.stderr.write(f"{arms.FAILED}{told}\n")
+        sys.stderr.write(f"{arm_settings.FAILED}{told}\n")
         return 1
     return 0
 
@@ -84,14 +77,16 @@ def run(request: ArmRequest, directory: Path) -> ArmRecord:
     """
     started = time.monotonic()
     isolation = network.isolate() if request.isolated else None
-    environment = program.require_environment(arms.environment(request) | arms.profile(request, directory))
+    environment = program.require_environment(
+        arm_settings.environment(request) | arm_settings.profile(request, directory)
+    )
     with program.importing():
         from vllm import LLM, SamplingParams  # noqa: PLC0415 - after the environment has been checked
 
-    arguments = arms.engine_arguments(request)
+    arguments = arm_settings.engine_arguments(request)
     engine = LLM(**arguments)
     engine.collective_rpc("laguna_begin")
-    sampling = SamplingParams(temperature=0.0, seed=arms.SEED, max_tokens=request.tokens, ignore_eos=True)
+    sampling = SamplingParams(temperature=0.0, seed=arm_settings.SEED, max_tokens=request.tokens, ignore_eos=True)
     ready = time.monotonic()
     [output] = engine.generate([request.prompt], sampling, use_tqdm=False)
     done = time.monotonic()
@@ -115,7 +110,7 @@ def run(request: ArmRequest, directory: Path) -> ArmRecord:
         start_seconds=ready - started,
         acceptance=_acceptance(engine) if request.arm.speculates else None,
         ranks=sorted(reports, key=lambda report: report.rank),
-        versions=_versions(),
+        versions=process_facts.versions(),
         configuration={"arguments": arguments, "resolved": _resolved(engine.llm_engine.vllm_config)},
         environment=environment,
         network=isolation,
@@ -126,19 +121,6 @@ def _acceptance(engine: Any) -> Acceptance:
     from .compat.speculation import acceptance  # noqa: PLC0415 - after the environment has been checked
 
     return acceptance(engine)
-
-
-def _versions() -> dict[str, str]:
-    import torch  # noqa: PLC0415
-    import transformers  # noqa: PLC0415
-    import vllm  # noqa: PLC0415
-
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "vllm": vllm.__version__,
-    }
 
 
 def _resolved(config: Any) -> dict[str, Any]:

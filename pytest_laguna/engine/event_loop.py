@@ -3,16 +3,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from .profile_directory import ProfileError
 from .timeline import Stream, TimedEvent, Timeline
 
 Replay = Callable[[], object]
+
+
+class ProfiledBatch(Protocol):
+    """A captured batch, such as ``compat.replay.CapturedBatch``."""
+
+    descriptor: str
+    segments: list[Replay]
+
+    def around(self, whole: Callable[[Replay], object]) -> contextlib.AbstractContextManager[None]:
+        """Run each replay by ``whole`` inside the block."""
+
+    def inside(
+        self, loop: Callable[[], None], offloader: Callable[[Replay], None]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Run the parts of each replay by these inside the block."""
 
 
 def unchanged(wait: Replay) -> None:
@@ -40,8 +56,7 @@ def nanoseconds(earlier: TimedEvent, later: TimedEvent, what: str) -> int:
     """Nanoseconds from one complete event to a later one; raises ProfileError, about ``what``, unless finite from 0."""
     milliseconds = earlier.milliseconds_until(later)
     if not math.isfinite(milliseconds) or milliseconds < 0:
-        message = f"{what}: seen {milliseconds} ms; expected a finite duration from 0"
-        raise ProfileError(message)
+        raise ProfileError(f"{what}: seen {milliseconds} ms; expected a finite duration from 0")
     return round(milliseconds * 1_000_000)
 
 
@@ -124,5 +139,4 @@ class EventLoop:
 
     def _drifted(self, when: str, index: int) -> None:
         now = self._timeline.identity(self._timeline.current())
-        message = f"{self._where}: seen {now} {when} segment {index}; expected {self.stream}"
-        raise ProfileError(message)
+        raise ProfileError(f"{self._where}: seen {now} {when} segment {index}; expected {self.stream}")

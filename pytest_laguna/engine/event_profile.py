@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arms.arm_settings import VERIFIED_TOKENS
 from pytest_laguna.evidence.arms.replay_profile import SegmentKind, order_sha256
 from pytest_laguna.evidence.events.profile import EventProfile, HostLead, StreamIdentity
 from pytest_laguna.evidence.schemas import Schema
 
-from .arms import VERIFIED_TOKENS
-from .event_loop import EventLoop, Replay, unchanged
+from .event_loop import EventLoop, ProfiledBatch, Replay, unchanged
 from .profile_directory import ProfileError
 from .timeline import Timeline
 
@@ -26,20 +26,10 @@ _ATTEMPTED: set[tuple[Path, int]] = set()
 """Root and rank of every attempt of this process; a second attempt is refused, however the first ended."""
 
 
-class TimedBatch(Protocol):
-    """A captured batch, such as ``compat.replay.CapturedBatch``."""
+class TimedBatch(ProfiledBatch, Protocol):
+    """A captured batch with its number of tokens."""
 
-    descriptor: str
     tokens: int
-    segments: list[Replay]
-
-    def around(self, whole: Callable[[Replay], object]) -> contextlib.AbstractContextManager[None]:
-        """Run each replay by ``whole`` inside the block."""
-
-    def inside(
-        self, loop: Callable[[], None], offloader: Callable[[Replay], None]
-    ) -> contextlib.AbstractContextManager[None]:
-        """Run the parts of each replay by these inside the block."""
 
 
 class Directory(Protocol):

@@ -73,8 +73,7 @@ def settings_from(environment: Mapping[str, str]) -> EventSettings | None:
         raise ProfileError(message)
     rounds, replays = _number(environment, ROUNDS), _number(environment, REPLAYS)
     if rounds and replays:
-        message = f"{ROUNDS}, {REPLAYS}: seen {rounds}, {replays}; expected at most one of them"
-        raise ProfileError(message)
+        raise ProfileError(f"{ROUNDS}, {REPLAYS}: seen {rounds}, {replays}; expected at most one of them")
     if environment.get(GRAPHS) != "1":
         message = f"{GRAPHS}: seen {environment.get(GRAPHS)!r}; expected '1' with {ROOT}, since only graphs replay"
         raise ProfileError(message)
@@ -89,6 +88,5 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     """Number in a variable; 0 if it is unset."""
     value = environment.get(name)
     if value is not None and not re.fullmatch("[1-9][0-9]{0,2}", value):
-        message = f"{name}: seen {value!r}; expected 1 to 999, or unset"
-        raise ProfileError(message)
+        raise ProfileError(f"{name}: seen {value!r}; expected 1 to 999, or unset")
     return int(value or 0)

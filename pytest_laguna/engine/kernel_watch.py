@@ -15,43 +15,35 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_laguna.evidence.arms.parity import KernelCalls, TensorGeometry
 
+from .attention_watch import HandedViews
+
 ATTENTION = "flash_attn_varlen_func"
 UPDATE = "reshape_and_cache_flash"
 CACHE_ARGUMENTS: Mapping[str, tuple[str, str]] = {ATTENTION: ("k", "v"), UPDATE: ("key_cache", "value_cache")}
 """Parameters for the layer's two aliases, by the name under which vLLM's backend calls a kernel on every lane."""
 
 
-class HandedCalls:
-    """Calls of one kernel for one layer.
-
-    The first pair of tensors is kept alive, so that no later tensor can have its identity.
-    """
+class HandedCalls(HandedViews):
+    """Calls of one kernel for one layer, with the operators they run."""
 
     def __init__(self) -> None:
-        self._first: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._calls = 0
-        self._same_objects = 0
-        self._places: set[tuple[object, ...]] = set()
+        super().__init__()
         self._geometry: tuple[TensorGeometry, TensorGeometry] | None = None
         self.operators: Counter[str] = Counter()
 
     def add(self, key: torch.Tensor, value: torch.Tensor) -> None:
         """Take the tensors of one call."""
-        if self._first is None:
-            self._first = (key, value)
-            self._geometry = (geometry(key), geometry(value))
-        self._calls += 1
-        self._same_objects += key is self._first[0] and value is self._first[1]
-        self._places.add((*_place(key), *_place(value)))
+        self._geometry = self._geometry or (geometry(key), geometry(value))
+        super().add(key, value)
 
     def report(self) -> KernelCalls:
         """Summary of the calls; raises RuntimeError if there was none."""
         if self._geometry is None:
             raise RuntimeError("watched kernel: seen no call; expected attention to run through it")
         return KernelCalls(
-            calls=self._calls,
-            same_objects=self._same_objects,
-            places=len(self._places),
+            calls=self.calls,
+            same_objects=self.same_objects,
+            places=len(self.geometries),
             key=self._geometry[0],
             value=self._geometry[1],
             operators=dict(sorted(self.operators.items())),
@@ -102,15 +94,8 @@ class KernelWatch:
 def geometry(tensor: torch.Tensor) -> TensorGeometry:
     """Shape, strides, offset and dtype of a tensor in its storage."""
     return TensorGeometry(
-        shape=list(tensor.shape),
-        stride=list(tensor.stride()),
-        offset=tensor.storage_offset(),
-        dtype=str(tensor.dtype),
+        shape=list(tensor.shape), stride=list(tensor.stride()), offset=tensor.storage_offset(), dtype=str(tensor.dtype)
     )
-
-
-def _place(tensor: torch.Tensor) -> tuple[object, ...]:
-    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 
 def _found(kernels: ModuleType, name: str) -> Callable[..., Any]:

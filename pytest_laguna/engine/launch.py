@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import ArmRecord, ArmRequest
 from pytest_laguna.evidence.arms.parity import PacketRecord, PacketRequest
 from pytest_laguna.evidence.machine.process import ProcessRecord
 from pytest_laguna.evidence.schemas import Schema, read_model
 from pytest_laguna.verdict import NotProvenError, UnusableEvidenceError
 
-from . import arms, packets
+from . import packets
 from .tiny_pair import shape
 from .tiny_pair.prompts import gate_2_prompts
 
@@ -133,10 +134,10 @@ def run_arm(
         UnusableEvidenceError: the record is malformed, or answers another request.
     """
     directory.mkdir(mode=files.PRIVATE_DIRECTORY)
-    if arms.profile(request, directory):
-        arms.profile_root(directory).mkdir(mode=files.PRIVATE_DIRECTORY)
-    variables = arms.environment(request) | arms.profile(request, directory)
-    variables |= arms.last_stacks(directory, time.monotonic() + deadline_seconds)
+    if arm_settings.profile(request, directory):
+        arm_settings.profile_root(directory).mkdir(mode=files.PRIVATE_DIRECTORY)
+    variables = arm_settings.environment(request) | arm_settings.profile(request, directory)
+    variables |= arm_settings.last_stacks(directory, time.monotonic() + deadline_seconds)
     program = _Program("pytest_laguna.engine.arm", f"arm {request.arm}", interpreter, variables, deadline_seconds)
     record = program.ask(request, ArmRecord, directory, run)
     _require_answer(record.request, request, directory)
@@ -203,17 +204,14 @@ def _require_answer(answered: Schema, asked: Schema, directory: Path) -> None:
 def _require_clean(process: ProcessRecord, what: str, directory: Path) -> None:
     """Raise unless a process ended by itself with exit code 0 and left nothing behind."""
     if process.left_behind is not None or process.survivors:
-        message = f"{what} in {directory}: {process}"
-        raise ArmSurvivedError(message)
+        raise ArmSurvivedError(f"{what} in {directory}: {process}")
     if not process.proven_empty:
-        message = f"{what} in {directory}: {process}"
-        raise ArmUnprovenError(message)
+        raise ArmUnprovenError(f"{what} in {directory}: {process}")
     if not process.is_clean:
-        message = f"{what} in {directory}: {process}: {_reason(files.read_tail(directory / 'stderr.log'))}"
-        raise ArmFailedError(message)
+        raise ArmFailedError(f"{what} in {directory}: {process}: {_reason(files.read_tail(directory / 'stderr.log'))}")
 
 
 def _reason(said: Sequence[str]) -> str:
     """The arm's own line about its failure, or its last one: a process killed by a signal gives no reason."""
-    why = (line for line in reversed(said) if line.startswith((arms.FAILED, packets.FAILED)))
+    why = (line for line in reversed(said) if line.startswith((arm_settings.FAILED, packets.FAILED)))
     return next(why, said[-1] if said else "nothing on standard error")

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import Arm, ArmRequest
 from pytest_laguna.evidence.arms.parity import PacketRequest
-
-from . import arms
 
 FAILED = "laguna-packet failed: "
 """Start of the line on standard error with the reason for a missing record."""
@@ -19,12 +18,12 @@ FAILED = "laguna-packet failed: "
 
 def environment(request: PacketRequest) -> dict[str, str]:
     """Environment of a packet: the candidate arm's, with the flag off to begin with."""
-    return arms.environment(_arm(request)) | {arms.FLAG: "0"}
+    return arm_settings.environment(_arm(request)) | {arm_settings.FLAG: "0"}
 
 
 def engine_arguments(request: PacketRequest) -> dict[str, Any]:
     """Keyword arguments of vLLM's ``EngineArgs``: the candidate arm's, for one card."""
-    return arms.engine_arguments(_arm(request))
+    return arm_settings.engine_arguments(_arm(request))
 
 
 def _arm(request: PacketRequest) -> ArmRequest:

@@ -17,6 +17,7 @@ import torch
 
 from laguna_kv.plugin import register
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.candidate_proof import LayerCounters
 from pytest_laguna.evidence.arms.parity import (
     CALLS,
@@ -41,7 +42,7 @@ from pytest_laguna.evidence.arms.parity import (
 )
 from pytest_laguna.evidence.values import Lane
 
-from . import arms, packets
+from . import packets
 from .card_identity import card_identity, visible_cards
 from .compat import attention_layers
 from .kernel_watch import ATTENTION, UPDATE, KernelWatch, geometry
@@ -151,7 +152,7 @@ def make_batch(query: int, device: torch.device) -> attention_layers.DecodeBatch
 
 def _side(request: PacketRequest, flag: Flag) -> Side:
     """Make the layers under one value of the flag, through vLLM's own selector."""
-    os.environ[arms.FLAG] = flag
+    os.environ[arm_settings.FLAG] = flag
     config = attention_layers.engine_config(packets.engine_arguments(request))
     if flag == _ON:
         register()  # as vLLM's plugin loader does in a process started with this flag

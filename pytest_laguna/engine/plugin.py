@@ -63,8 +63,7 @@ def register() -> None:
 def _collective_breaks() -> bool:
     value = os.environ.get(COLLECTIVE_BREAKS, "0")
     if value not in {"0", "1"}:
-        message = f"{COLLECTIVE_BREAKS}: seen {value!r}; expected it unset, '0' or '1'"
-        raise ValueError(message)
+        raise ValueError(f"{COLLECTIVE_BREAKS}: seen {value!r}; expected it unset, '0' or '1'")
     return value == "1"
 
 

@@ -17,10 +17,10 @@ from pytest_laguna.evidence.arms.arm_record import (
     ProfileReport,
     RankReport,
 )
+from pytest_laguna.evidence.arms.arm_settings import VERIFIED_TOKENS
 
 from . import event_settings, process_facts, profile_directory
 from .allocations import ReplayAllocations
-from .arms import VERIFIED_TOKENS
 from .attention_watch import AttentionWatch
 from .captures import captured_graphs
 from .compat import introspection, replay

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about this process, read from the kernel."""
+"""Facts about this process, from the kernel and from its packages."""
 
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 from pytest_laguna.evidence.arms.arm_record import MappedFile, RankProcess
@@ -11,9 +12,23 @@ from pytest_laguna.evidence.arms.arm_record import MappedFile, RankProcess
 
 def this_process() -> RankProcess:
     """Pid and start time of this process."""
-    # The second field, the name, may contain anything, even parentheses.
+    # The name, in parentheses, may contain anything; the start time is the 20th word after it. Source: proc(5).
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     return RankProcess(pid=os.getpid(), start_ticks=int(fields[19]))
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the engine's packages."""
+    import torch  # noqa: PLC0415 - after the environment has been checked
+    import transformers  # noqa: PLC0415
+    import vllm  # noqa: PLC0415
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "vllm": vllm.__version__,
+    }
 
 
 def mapped_files() -> list[MappedFile]:

@@ -42,11 +42,9 @@ def settings_from(environment: Mapping[str, str]) -> ProfileSettings | None:
     if root is None and samples is None:
         return None
     if root is None or samples is None:
-        message = f"{ROOT}, {SAMPLES}: seen {root!r}, {samples!r}; expected both or neither"
-        raise ProfileError(message)
+        raise ProfileError(f"{ROOT}, {SAMPLES}: seen {root!r}, {samples!r}; expected both or neither")
     if not re.fullmatch("[1-9][0-9]{0,2}", samples) or int(samples) > MOST_PROFILE_SAMPLES:
-        message = f"{SAMPLES}: seen {samples!r}; expected 1 to {MOST_PROFILE_SAMPLES}"
-        raise ProfileError(message)
+        raise ProfileError(f"{SAMPLES}: seen {samples!r}; expected 1 to {MOST_PROFILE_SAMPLES}")
     return ProfileSettings(Path(root), int(samples))
 
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arms.arm_settings import LEASE, PLACES, STACKS
 from pytest_laguna.evidence.schemas import Schema, read_model
-
-from . import arms
 
 Request = TypeVar("Request", bound=Schema)
 
@@ -81,7 +80,7 @@ def require_environment(expected: Mapping[str, str]) -> dict[str, str]:
         RuntimeError: one of them has another value, or an unexpected variable is set.
     """
     seen = dict(sorted(os.environ.items()))
-    for name in sorted((seen.keys() | expected.keys()) - arms.PLACES - arms.LEASE - arms.STACKS):
+    for name in sorted((seen.keys() | expected.keys()) - PLACES - LEASE - STACKS):
         if seen.get(name) != expected.get(name):
             message = (
                 f"{name}: seen {seen.get(name)!r} in the environment; expected {expected.get(name)!r}; "

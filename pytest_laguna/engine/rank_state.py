@@ -8,17 +8,17 @@ written on the opening of the rank's pipe: a thread blocks there in the kernel a
 from __future__ import annotations
 
 import os
-import platform
 import threading
 from pathlib import Path
 from typing import Any, Literal
 
 from laguna_kv.proof import describe_worker
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arms.arm_settings import LEASE, PLACES
 from pytest_laguna.evidence.arms.rank_files import pipe_name, state_name
 from pytest_laguna.evidence.endpoint.leg import RankState
 
-from . import arms
+from . import process_facts
 from .captures import captured_graphs
 
 
@@ -54,29 +54,15 @@ def _write(worker: Any, directory: Path, moment: Literal["captured", "served"]) 
 
 def _state(worker: Any, moment: Literal["captured", "served"]) -> RankState:
     runner = type(worker.model_runner)
-    # The start time is the 20th word after the name, whose parentheses may contain spaces. Source: proc(5).
-    start_ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    process = process_facts.this_process()
     return RankState(
         moment=moment,
         rank=worker.rank,
-        pid=os.getpid(),
-        start_ticks=start_ticks,
+        pid=process.pid,
+        start_ticks=process.start_ticks,
         model_runner=f"{runner.__module__}.{runner.__qualname__}",
-        versions=_versions(),
-        variables={name: value for name, value in sorted(os.environ.items()) if name not in arms.PLACES | arms.LEASE},
+        versions=process_facts.versions(),
+        variables={name: value for name, value in sorted(os.environ.items()) if name not in PLACES | LEASE},
         graphs=captured_graphs(worker),
         candidate=describe_worker(worker),
     )
-
-
-def _versions() -> dict[str, str]:
-    import torch  # noqa: PLC0415
-    import transformers  # noqa: PLC0415
-    import vllm  # noqa: PLC0415
-
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "vllm": vllm.__version__,
-    }

@@ -37,8 +37,7 @@ def reshape_and_cache_flash(  # noqa: PLR0913, PLR0917 - vLLM's signature
         NotImplementedError: the cache is quantized.
     """
     if kv_cache_dtype not in _UNQUANTIZED:
-        message = f"kv_cache_dtype: seen {kv_cache_dtype!r}; expected an unquantized cache"
-        raise NotImplementedError(message)
+        raise NotImplementedError(f"kv_cache_dtype: seen {kv_cache_dtype!r}; expected an unquantized cache")
     tokens = slot_mapping.shape[0]
     block_tokens = key_cache.shape[1]
     # A boolean mask has a data-dependent shape, which no graph can hold. So a token that is not kept rewrites the

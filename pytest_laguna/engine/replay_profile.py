@@ -7,36 +7,20 @@ import contextlib
 import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn, Protocol, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import torch
 
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arms.replay_profile import ReplayProfile, ReplaySample, SegmentKind, ViewPreparation
 
+from .event_loop import ProfiledBatch, Replay
 from .profile_directory import ProfileDirectory, ProfileError
 from .view_preparation import Clocked, Counted, Stopped, TimingSeam, ViewCounts
-
-Replay = Callable[[], object]
 
 _Taken: TypeAlias = tuple[tuple[Clocked, Counted, Counted], tuple[int, int] | None, int, int, int]
 """Raw sample of a replay: the parts of a ``Stopped``, and readings of its clock: before and after the wait for the
 offloader, at the begin, after the submission and after the end. Samples are made from these after the last replay."""
-
-
-class ProfiledBatch(Protocol):
-    """A captured batch, such as ``compat.replay.CapturedBatch``."""
-
-    descriptor: str
-    segments: list[Replay]
-
-    def around(self, whole: Callable[[Replay], object]) -> contextlib.AbstractContextManager[None]:
-        """Run each replay by ``whole`` inside the block."""
-
-    def inside(
-        self, loop: Callable[[], None], offloader: Callable[[Replay], None]
-    ) -> contextlib.AbstractContextManager[None]:
-        """Run the parts of each replay by these inside the block."""
 
 
 class ReplayProfiler:
@@ -150,8 +134,7 @@ class ReplayProfiler:
         self._then()
 
     def _refuse(self, expected: str, seen: str) -> NoReturn:
-        message = f"rank {self._place[0]}, profiled replay {self.taken}: seen {seen}; expected {expected}"
-        raise ProfileError(message)
+        raise ProfileError(f"rank {self._place[0]}, profiled replay {self.taken}: seen {seen}; expected {expected}")
 
 
 def _sample(taken: _Taken) -> ReplaySample:

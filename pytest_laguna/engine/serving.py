@@ -6,10 +6,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import Arm, ArmRequest, Planted
 from pytest_laguna.evidence.values import Lane
-
-from . import arms
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,11 +53,11 @@ class ServedArm:
 
     def variables(self) -> dict[str, str]:
         """Environment of the server. Its engine is always a separate process."""
-        return arms.environment(self._request) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+        return arm_settings.environment(self._request) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 
     def engine_arguments(self) -> dict[str, Any]:
         """Engine arguments of the server, JSON values only; without an extension that a client could call."""
-        arguments = arms.engine_arguments(self._request)
+        arguments = arm_settings.engine_arguments(self._request)
         # A server counts its drafts by default; an option only turns that off.
         del arguments["worker_extension_cls"], arguments["disable_log_stats"]
         lengths = {"max_model_len": self.max_model_tokens, "max_num_batched_tokens": self.max_model_tokens}

@@ -23,43 +23,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 _ALLOCATIONS = {
-    "aten::empty",
-    "aten::empty_strided",
-    "aten::empty_like",
-    "aten::empty_permuted",
-    "aten::new_empty",
+    "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::empty_permuted", "aten::new_empty",
     "aten::new_empty_strided",
-}
+}  # fmt: skip
 _INDEXED = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
 # In inference mode composite operations reach a dispatch mode as a whole, without the tags of their parts.
 _DYNAMIC_SHAPE = {
-    "aten::argwhere",
-    "aten::is_nonzero",
-    "aten::masked_select",
-    "aten::nonzero_numpy",
-    "aten::repeat_interleave",
-    "aten::unique_consecutive",
-    "aten::unique_dim",
-    "aten::_unique2",
-}
+    "aten::argwhere", "aten::is_nonzero", "aten::masked_select", "aten::nonzero_numpy", "aten::repeat_interleave",
+    "aten::unique_consecutive", "aten::unique_dim", "aten::_unique2",
+}  # fmt: skip
 # Operations with a host value that depends on metadata alone.
 _METADATA = {
-    "aten::can_cast",
-    "aten::dim",
-    "aten::is_complex",
-    "aten::is_contiguous",
-    "aten::is_floating_point",
-    "aten::is_same_size",
-    "aten::numel",
-    "aten::result_type",
-    "aten::size",
-    "aten::storage_offset",
-    "aten::stride",
-    "aten::sym_numel",
-    "aten::sym_size",
-    "aten::sym_storage_offset",
-    "aten::sym_stride",
-}
+    "aten::can_cast", "aten::dim", "aten::is_complex", "aten::is_contiguous", "aten::is_floating_point",
+    "aten::is_same_size", "aten::numel", "aten::result_type", "aten::size", "aten::storage_offset", "aten::stride",
+    "aten::sym_numel", "aten::sym_size", "aten::sym_storage_offset", "aten::sym_stride",
+}  # fmt: skip
 _HOST_KINDS = {"BoolType", "FloatType", "IntType", "NumberType", "SymIntType"}
 
 
@@ -207,15 +185,13 @@ def _refuse_host_values(operation: Any, arguments: Sequence[Any]) -> None:
     if name in _INDEXED:
         indices = [index for index in arguments[1] if index is not None]
         if any(index.dtype in {torch.bool, torch.uint8} for index in indices):
-            message = f"{name}: seen a boolean mask in a capture; expected a shape independent of data"
-            raise CaptureError(message)
+            raise CaptureError(f"{name}: seen a boolean mask in a capture; expected a shape independent of data")
         return
     returns = operation._schema.returns  # noqa: SLF001 - torch 2.13
     host_value = name not in _METADATA and any(value.type.kind() in _HOST_KINDS for value in returns)
     tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     if host_value or name in _DYNAMIC_SHAPE or tags.intersection(operation.tags):
-        message = f"{name}: seen in a capture; expected no host value and no shape that depends on data"
-        raise CaptureError(message)
+        raise CaptureError(f"{name}: seen in a capture; expected no host value and no shape that depends on data")
 
 
 def _computes(operation: Any, fresh: Sequence[torch.Tensor]) -> bool:

@@ -22,7 +22,8 @@ from pytest_laguna.endpoint.kept import require_kept
 from pytest_laguna.endpoint.metrics import read_counters
 from pytest_laguna.endpoint.server import RunningServer
 from pytest_laguna.endpoint.transport import HttpTransport
-from pytest_laguna.engine import arms, launch, serving
+from pytest_laguna.engine import launch, serving
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import DRAFT_TOKENS, Arm
 from pytest_laguna.evidence.endpoint.leg import LegEnd, LegFacts, LegRecord, LegRequest, RankState
 from pytest_laguna.evidence.machine.process import Reason
@@ -142,7 +143,7 @@ def check_ranks(record: LegRecord) -> None:
     assert (draft.model, draft.graphs, draft.breaks) == ("draft", 3, 2)
     assert served.graphs == captured.graphs
     assert (served.pid, served.start_ticks) == (captured.pid, captured.start_ticks)
-    assert captured.variables[arms.FLAG] == served.variables[arms.FLAG] == "1"
+    assert captured.variables[arm_settings.FLAG] == served.variables[arm_settings.FLAG] == "1"
     assert record.request.variables.items() <= captured.variables.items()
     assert captured.versions["vllm"] == "0.32.0"
     assert captured.candidate["implementations"] == ["laguna_kv.backend.LagunaFlashAttentionImpl"]

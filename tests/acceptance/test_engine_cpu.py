@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.engine import arms, launch
+from pytest_laguna.engine import launch
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import Arm, ArmRecord, ArmRequest, Planted, RankReport
 from pytest_laguna.evidence.arms.replay_profile import ReplayProfile
 from pytest_laguna.evidence.machine.process import ProcessRecord
@@ -135,7 +136,7 @@ def check_views(control: ArmRecord, candidate: ArmRecord) -> None:
     assert proof["forward_hits"] == candidate.ranks[0].attention.calls
     # One warm-up, one capture, one prefill: a replay writes the cache inside its graphs and runs no Python for it.
     assert proof["update_hits"] == 3 * LAYERS
-    assert (control.environment[arms.FLAG], candidate.environment[arms.FLAG]) == ("0", "1")
+    assert (control.environment[arm_settings.FLAG], candidate.environment[arm_settings.FLAG]) == ("0", "1")
 
 
 def check_kernel_and_allocations(control: ArmRecord, candidate: ArmRecord) -> None:
@@ -238,7 +239,9 @@ def test_a_profile_directory_that_is_not_empty_ends_the_arm(pair: launch.TinyPai
         return runner()(argv, variables, directory, deadline_seconds)
 
     asked = request(pair, Arm.GRAPH_CONTROL, profile_samples=1)
-    with pytest.raises(launch.ArmFailedError, match=rf"{arms.FAILED}ProfileError: .*seen rank0\.json already there"):
+    with pytest.raises(
+        launch.ArmFailedError, match=rf"{arm_settings.FAILED}ProfileError: .*seen rank0\.json already there"
+    ):
         launch.run_arm(
             asked, tmp_path / "arm", interpreter=INTERPRETER, deadline_seconds=2400, run=run_in_a_used_directory
         )
@@ -255,7 +258,7 @@ def test_a_defect_before_the_contract_is_refused_by_it(
     pair: launch.TinyPair, planted: Planted, field: str, tmp_path: Path
 ) -> None:
     directory = tmp_path / "arm"
-    reason = rf"exit code 1 .*: {arms.FAILED}ContractError: model\.layers\.0\.self_attn\.attn: .*{field}"
+    reason = rf"exit code 1 .*: {arm_settings.FAILED}ContractError: model\.layers\.0\.self_attn\.attn: .*{field}"
     with pytest.raises(launch.ArmFailedError, match=reason):
         run(request(pair, Arm.GRAPH_CANDIDATE, planted), directory)
     assert not (directory / "record.json").exists()
@@ -264,7 +267,7 @@ def test_a_defect_before_the_contract_is_refused_by_it(
 
 def test_an_arm_that_cannot_run_says_why_in_one_line(pair: launch.TinyPair, tmp_path: Path) -> None:
     directory = tmp_path / "arm"
-    with pytest.raises(launch.ArmFailedError, match=rf"exit code 1 .*: {arms.FAILED}.*/nowhere"):
+    with pytest.raises(launch.ArmFailedError, match=rf"exit code 1 .*: {arm_settings.FAILED}.*/nowhere"):
         run(request(pair, Arm.Q1).model_copy(update={"target": "/nowhere"}), directory)
     assert not (directory / "record.json").exists()
     assert stat.S_IMODE((directory / "request.json").stat().st_mode) == 0o600

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytest_laguna.analysis.diagnostic.parity import CACHE, RULES, judge_packet
-from pytest_laguna.engine import arms, launch, packets
+from pytest_laguna.engine import launch, packets
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import Planted
 from pytest_laguna.evidence.arms.parity import CALLS, AttentionKind, PacketRecord, PacketRequest
 from pytest_laguna.evidence.machine.card_masks import showing
@@ -61,7 +62,7 @@ def test_both_selectors_give_the_same_bytes(pair: launch.TinyPair, tmp_path: Pat
     assert record.platform.platform == "vllm.platforms.cpu.CpuPlatform"
     assert (record.platform.card, record.platform.visible_devices) == (CARD.identity, 1)
     assert record.versions["vllm"] == "0.32.0"
-    assert record.environment[arms.FLAG] == "0"
+    assert record.environment[arm_settings.FLAG] == "0"
     assert record.cache == CACHE
     assert any(mapped.path.endswith("_C.abi3.so") or "torch_cpu" in mapped.path for mapped in record.mapped)
 
@@ -91,7 +92,7 @@ def test_a_defect_behind_the_contract_changes_the_bytes(pair: launch.TinyPair, t
     outputs = found["outputs-equal"]
     assert outputs is not None
     assert outputs[0] is Verdict.FAIL
-    assert re.fullmatch(r"card 1: q2 full: [1-9]\d* bytes of the outputs differ; expected none", outputs[1])
+    assert re.fullmatch(r"card 1: q2 full: seen [1-9]\d* differing bytes of the outputs; expected none", outputs[1])
 
 
 def test_a_defect_before_the_contract_is_refused_by_it(pair: launch.TinyPair, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from pytest_laguna.engine import arms, launch
+from pytest_laguna.engine import launch
 from pytest_laguna.engine.tiny_pair import prompts
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import Arm
 from tests.runner import runner
 from tools.tiny_pair import measure, suite
@@ -34,7 +35,7 @@ def remeasured(pair: launch.TinyPair, arm: Arm, ranks: int, directory: Path, *na
     argv += [str(out), "--arm", arm, "--tensor-parallel-size", str(ranks)]
     argv += [word for name in names for word in ("--prompt", name)]
     request = measure.request(pair.target.parent, arm, ranks)
-    variables = arms.environment(request) | {"PYTHONPATH": str(REPOSITORY)}
+    variables = arm_settings.environment(request) | {"PYTHONPATH": str(REPOSITORY)}
     process = runner()(argv, variables, directory, 4000.0)
     assert process.is_clean, (directory / "stderr.log").read_text()[-2000:]
     return {row["prompt"]: row for row in json.loads(out.read_text())}

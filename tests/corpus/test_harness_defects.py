@@ -21,12 +21,12 @@ import torch
 from pytest_laguna.analysis.aa.noise import EXACTNESS, judge_null
 from pytest_laguna.analysis.machine.host import judge_host
 from pytest_laguna.campaign import Campaign, CampaignError, parse_campaign, read_campaign
-from pytest_laguna.engine import arms
 from pytest_laguna.engine.event_settings import ORDER, ROOT, settings_from
 from pytest_laguna.engine.launch import ArmFailedError, build_tiny_pair
 from pytest_laguna.engine.profile_directory import ProfileError
 from pytest_laguna.engine.tape_graph import CaptureError, TapeGraph, recording
 from pytest_laguna.evidence import files
+from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import Arm, ArmRecord, ArmRequest, Planted
 from pytest_laguna.evidence.arms.profile_file import read_profile
 from pytest_laguna.evidence.machine.host import BACKGROUND, HostAudit, HostLimits
@@ -125,9 +125,9 @@ def test_06_a_socket_path_that_is_too_long(tmp_path: Path) -> None:
 def test_07_eager_arms_are_configured_without_graphs() -> None:
     """Of the request alone, before anything runs."""
     for arm in Arm:
-        compilation = arms.engine_arguments(_request(arm))["compilation_config"]
+        compilation = arm_settings.engine_arguments(_request(arm))["compilation_config"]
         assert (compilation["cudagraph_mode"] == "PIECEWISE") is arm.graphs
-        assert arms.environment(_request(arm))["VLLM_USE_BREAKABLE_CUDAGRAPH"] == ("1" if arm.graphs else "0")
+        assert arm_settings.environment(_request(arm))["VLLM_USE_BREAKABLE_CUDAGRAPH"] == ("1" if arm.graphs else "0")
 
 
 def test_08_a_hook_that_takes_a_tuple_for_a_tensor() -> None:

@@ -219,7 +219,6 @@ def forbid_fallbacks(lane: Lane) -> list[str]:
 
 def _forbidden(name: str) -> Any:
     def refuse(*_arguments: object, **_keywords: object) -> None:
-        message = f"{name}: seen called, so attention fell back to plain torch; expected the compiled kernel"
-        raise RuntimeError(message)
+        raise RuntimeError(f"{name}: seen called, so attention fell back to plain torch; expected the compiled kernel")
 
     return refuse

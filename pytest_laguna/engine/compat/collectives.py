@@ -25,8 +25,7 @@ def break_at_collectives() -> None:
         RuntimeError: vLLM's groups lack the method.
     """
     if not hasattr(GroupCoordinator, "_all_reduce_out_place"):
-        message = "GroupCoordinator: seen no _all_reduce_out_place; expected a vLLM of docs/vllm-versions.md"
-        raise RuntimeError(message)
+        raise RuntimeError("GroupCoordinator: seen no _all_reduce_out_place; expected a vLLM of docs/vllm-versions.md")
     all_reduce: Callable[[Any, torch.Tensor], torch.Tensor] = GroupCoordinator._all_reduce_out_place  # noqa: SLF001
     graphs: Any = breakable_cudagraph  # vLLM's breaks look weak_ref_tensor up in this module
 

@@ -17,8 +17,7 @@ _OLDER = frozenset({"0.26.0"})
 def has_older_form(version: str) -> bool:
     """True if a version reads the older form; raises ValueError for an unknown version."""
     if version not in VERSIONS:
-        message = f"vLLM {version}: seen no known form of config.json; expected one of {', '.join(VERSIONS)}"
-        raise ValueError(message)
+        raise ValueError(f"vLLM {version}: seen no known form of config.json; expected one of {', '.join(VERSIONS)}")
     return version in _OLDER
 
 

@@ -22,8 +22,7 @@ def meet_over_a_file() -> None:
             continue
         if not hasattr(module, "get_distributed_init_method"):
             lacks = f"{module.__name__}: seen no get_distributed_init_method"
-            message = f"{lacks}; expected a vLLM of docs/vllm-versions.md"
-            raise RuntimeError(message)
+            raise RuntimeError(f"{lacks}; expected a vLLM of docs/vllm-versions.md")
         module.get_distributed_init_method = _file
 
 

@@ -39,8 +39,7 @@ def install_xpu_lane() -> None:
         raise RuntimeError(message) from error
     if not interface.FA2_AVAILABLE:
         reason = getattr(interface, "FA2_UNAVAILABLE_REASON", "no reason given")  # 0.1.12.3 has none
-        message = f"xpu: seen no compiled attention ({reason}); expected _vllm_fa2_C; run laguna doctor"
-        raise RuntimeError(message)
+        raise RuntimeError(f"xpu: seen no compiled attention ({reason}); expected _vllm_fa2_C; run laguna doctor")
     attention_layers.forbid_fallbacks("xpu")
     after_start_up("xpu", require_xpu_worker)
 
@@ -68,12 +67,10 @@ def require_xpu_worker(worker: Any) -> None:
 def _require_graphs(worker: Any) -> None:
     mode = worker.vllm_config.compilation_config.cudagraph_mode.name
     if mode != "PIECEWISE":
-        message = f"xpu: seen graph mode {mode}; expected PIECEWISE; vLLM's log says what torch lacks"
-        raise RuntimeError(message)
+        raise RuntimeError(f"xpu: seen graph mode {mode}; expected PIECEWISE; vLLM's log says what torch lacks")
     used: Any = torch.cuda.CUDAGraph
     if used is not torch.xpu.XPUGraph:
-        message = f"xpu: seen captures by {used.__module__}; expected torch.xpu.XPUGraph in its place"
-        raise RuntimeError(message)
+        raise RuntimeError(f"xpu: seen captures by {used.__module__}; expected torch.xpu.XPUGraph in its place")
 
 
 def _require_communication() -> None:

@@ -12,31 +12,9 @@ from typing import Literal, TypeAlias
 from .tokenizer import END_TOKEN, encode
 
 WORDS = [
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "echo",
-    "fox",
-    "golf",
-    "hotel",
-    "india",
-    "jazz",
-    "kilo",
-    "lima",
-    "mike",
-    "nova",
-    "oscar",
-    "papa",
-    "quiz",
-    "romeo",
-    "sierra",
-    "tango",
-    "umbra",
-    "victor",
-    "whisky",
-    "yard",
-]
+    "alpha", "beta", "gamma", "delta", "echo", "fox", "golf", "hotel", "india", "jazz", "kilo", "lima", "mike", "nova",
+    "oscar", "papa", "quiz", "romeo", "sierra", "tango", "umbra", "victor", "whisky", "yard",
+]  # fmt: skip
 Kind: TypeAlias = Literal["digits", "functions", "words", "assignments", "letters", "bullets", "numbered"]
 
 

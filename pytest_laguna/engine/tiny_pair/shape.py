@@ -66,14 +66,11 @@ class Size:
 
     def __post_init__(self) -> None:
         if self.layers < 2 * PERIOD or self.layers % PERIOD:
-            message = f"layers: seen {self.layers}; expected a multiple of {PERIOD}, {2 * PERIOD} or more"
-            raise ValueError(message)
+            raise ValueError(f"layers: seen {self.layers}; expected a multiple of {PERIOD}, {2 * PERIOD} or more")
         if self.tensor_parallel_size not in {1, 2, 4}:
-            message = f"tensor_parallel_size: seen {self.tensor_parallel_size}; expected 1, 2 or 4"
-            raise ValueError(message)
+            raise ValueError(f"tensor_parallel_size: seen {self.tensor_parallel_size}; expected 1, 2 or 4")
         if self.width not in WIDTHS:
-            message = f"width: seen {self.width}; expected one of {', '.join(map(str, WIDTHS))}"
-            raise ValueError(message)
+            raise ValueError(f"width: seen {self.width}; expected one of {', '.join(map(str, WIDTHS))}")
         configuration.has_older_form(self.vllm)
 
     def __str__(self) -> str:

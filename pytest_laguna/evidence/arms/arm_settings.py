@@ -21,6 +21,8 @@ MAX_MODEL_TOKENS = 512
 SEED = 1
 PAIR_VERSIONS = ("0.26.0", "0.32.0", "0.33.0")
 """vLLM versions of a generated pair: the known forms of ``config.json``."""
+FAILED = "laguna-arm failed: "
+"""Start of the line on standard error with the reason for a missing record."""
 _CACHE_BYTES = 128 * 1024 * 1024
 _PROFILE = "profile"
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_laguna.engine.arm import FAILED
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import ArmRequest
@@ -37,7 +36,7 @@ def refused(tmp_path: Path, request: ArmRequest, changes: dict[str, str | None])
     assert status == 1
     assert not record_path.exists()
     [line] = stderr.splitlines()
-    assert line.startswith(FAILED)
+    assert line.startswith(arm_settings.FAILED)
     assert "Traceback" in (tmp_path / "record.traceback").read_text()
     return line
 
@@ -79,14 +78,14 @@ def test_a_request_that_is_none_is_refused_by_its_field(tmp_path: Path) -> None:
     environment = environment_of(support.request(), tmp_path)
     status, stderr = run_arm(tmp_path, environment, "request.json", "record.json")
     assert status == 1
-    assert f"{FAILED}UnusableEvidenceError: request.json: arm: Field required" in stderr
+    assert f"{arm_settings.FAILED}UnusableEvidenceError: request.json: arm: Field required" in stderr
 
 
 def test_a_missing_request_is_refused(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"]}
     status, stderr = run_arm(tmp_path, environment, str(tmp_path / "none.json"), str(tmp_path / "record.json"))
     assert status == 1
-    assert f"{FAILED}UnusableEvidenceError: none.json: cannot be read" in stderr
+    assert f"{arm_settings.FAILED}UnusableEvidenceError: none.json: cannot be read" in stderr
 
 
 @pytest.mark.parametrize("arguments", [[], ["one"], ["one", "two", "three"]])
@@ -94,5 +93,5 @@ def test_other_arguments_are_refused(arguments: list[str], tmp_path: Path) -> No
     status, stderr = run_arm(tmp_path, {"PATH": os.environ["PATH"]}, *arguments)
     assert (status, stderr) == (
         2,
-        f"{FAILED}seen {len(arguments)} arguments; expected REQUEST.json RECORD.json\n",
+        f"{arm_settings.FAILED}seen {len(arguments)} arguments; expected REQUEST.json RECORD.json\n",
     )

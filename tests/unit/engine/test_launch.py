@@ -15,7 +15,6 @@ import pytest
 
 from pytest_laguna.analysis.machine.process import judge_cleanliness
 from pytest_laguna.engine import launch
-from pytest_laguna.engine.arm import FAILED
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.arms import arm_settings
 from pytest_laguna.evidence.arms.arm_record import Arm
@@ -136,8 +135,8 @@ def test_success_without_a_record_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_arms_own_line_says_why(tmp_path: Path) -> None:
-    program = f"sys.stderr.write('noise\\n{FAILED}the reason\\nleaked semaphore\\n'); sys.exit(1)"
-    with pytest.raises(launch.ArmFailedError, match=rf"exit code 1 .*: {FAILED}the reason$"):
+    program = f"sys.stderr.write('noise\\n{arm_settings.FAILED}the reason\\nleaked semaphore\\n'); sys.exit(1)"
+    with pytest.raises(launch.ArmFailedError, match=rf"exit code 1 .*: {arm_settings.FAILED}the reason$"):
         run_arm(tmp_path, program)
 
 

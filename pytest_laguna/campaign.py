@@ -93,8 +93,7 @@ class Candidate(Table):
     @pydantic.model_validator(mode="after")
     def _treats(self) -> Candidate:
         if self.control == self.treatment:
-            message = f"control and treatment are both {self.control!r}; expected two values"
-            raise ValueError(message)
+            raise ValueError(f"control and treatment are both {self.control!r}; expected two values")
         return self
 
 
@@ -169,8 +168,7 @@ class LaneEngine(Table):
     @classmethod
     def _names_a_program(cls, interpreter: str | None) -> str | None:
         if interpreter is not None and PurePosixPath(interpreter).name in {"", ".."}:
-            message = f"{interpreter!r} names no program; expected a path, or no interpreter for pytest's own"
-            raise ValueError(message)
+            raise ValueError(f"{interpreter!r} names no program; expected a path, or no interpreter for pytest's own")
         return interpreter
 
     @pydantic.field_validator("identical")
@@ -214,8 +212,7 @@ class LaneSettings(Table):
     def _known_version(self) -> LaneSettings:
         generated = self.engine is not None and isinstance(self.engine.model, GeneratedPair)
         if generated and self.vllm not in PAIR_VERSIONS:
-            message = f"vllm is {self.vllm!r}; expected one of {', '.join(PAIR_VERSIONS)} for a generated pair"
-            raise ValueError(message)
+            raise ValueError(f"vllm is {self.vllm!r}; expected one of {', '.join(PAIR_VERSIONS)} for a generated pair")
         return self
 
     @property
@@ -248,8 +245,7 @@ class Diagnostic(Table):
     @classmethod
     def _each_once(cls, queries: list[int]) -> list[int]:
         if len(set(queries)) != len(queries):
-            message = f"queries is {queries}; expected each number once"
-            raise ValueError(message)
+            raise ValueError(f"queries is {queries}; expected each number once")
         return queries
 
     @pydantic.model_validator(mode="after")
@@ -351,20 +347,16 @@ class Campaign(Table):
     @pydantic.model_validator(mode="after")
     def _hangs_together(self) -> Campaign:
         if self.lane not in self.lanes:
-            message = f"lane is {self.lane!r}; expected one of the tables under lanes: {', '.join(self.lanes)}"
-            raise ValueError(message)
+            raise ValueError(f"lane is {self.lane!r}; expected one of the tables under lanes: {', '.join(self.lanes)}")
         if self.gates != list(range(1, len(self.gates) + 1)):
-            message = f"gates is {self.gates}; expected 1, 2, ... without a gap"
-            raise ValueError(message)
+            raise ValueError(f"gates is {self.gates}; expected 1, 2, ... without a gap")
         if self.diagnostic is not None and self.event_profile is not None:
             raise ValueError("tables diagnostic and event_profile; expected one of them, for gate 2")
         for gate, clauses in self.clauses.items():
             if int(gate) not in self.gates:
-                message = f"clauses.{gate}: no such gate; expected one of gates, {self.gates}"
-                raise ValueError(message)
+                raise ValueError(f"clauses.{gate}: no such gate; expected one of gates, {self.gates}")
             if len(set(clauses.values())) != len(clauses):
-                message = f"clauses.{gate} names a test twice; expected one test a clause"
-                raise ValueError(message)
+                raise ValueError(f"clauses.{gate} names a test twice; expected one test a clause")
         if self._on_devices and (self.rehearsal is None or self.rehearsal.gates is None):
             raise ValueError("no table rehearsal.gates; expected one: gate 1 rehearses gates on devices")
         for number in self.gates:
@@ -401,16 +393,14 @@ class Campaign(Table):
                 raise ValueError(message)
             return
         if "decides" not in told:
-            message = f"{where}: no decides; expected 'exactness' or 'exactness+timing'"
-            raise ValueError(message)
+            raise ValueError(f"{where}: no decides; expected 'exactness' or 'exactness+timing'")
         if lane == "cpu" and engine.decides != "exactness":
             message = f"{where}.decides: {engine.decides}; expected 'exactness': times of a CPU do not predict a card's"
             raise ValueError(message)
         required = {Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE}
         if not any(set(pair) == required for pair in engine.identical):
             pair = f"{Arm.GRAPH_CONTROL} and {Arm.GRAPH_CANDIDATE}"
-            message = f"{where}.identical: expected the pair of {pair} among them"
-            raise ValueError(message)
+            raise ValueError(f"{where}.identical: expected the pair of {pair} among them")
 
     @property
     def _on_devices(self) -> bool:
@@ -434,10 +424,7 @@ class Campaign(Table):
 
     def gate_clauses(self, gate: int) -> dict[str, str]:
         """Return clause id to node id of one gate, in the order of running."""
-        for number, clauses in self.clauses.items():
-            if int(number) == gate:
-                return dict(clauses)
-        return {}
+        return next((dict(clauses) for number, clauses in self.clauses.items() if int(number) == gate), {})
 
     def lane_settings(self, lane: str) -> LaneSettings:
         """Return the settings of a lane.
@@ -448,8 +435,7 @@ class Campaign(Table):
         for name, settings in self.lanes.items():
             if name == lane:
                 return settings
-        message = f"campaign {self.name}: no lane {lane}; expected one of {', '.join(self.lanes)}"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"campaign {self.name}: no lane {lane}; expected one of {', '.join(self.lanes)}")
 
     def folders(self, lane: str) -> list[str]:
         """Return the folders of a lane's target and draft by the campaign's names; none for a generated pair."""
@@ -486,13 +472,11 @@ def parse_campaign(content: bytes, name: str) -> Campaign:
     except pydantic.ValidationError as error:
         raise CampaignError(f"{name}: {first_defect(error, 'campaign')}") from error
     except RecursionError as error:
-        message = f"{name}: nested too deeply; expected the tables of a campaign"
-        raise CampaignError(message) from error
+        raise CampaignError(f"{name}: nested too deeply; expected the tables of a campaign") from error
     except (ValueError, UnusableEvidenceError) as error:
         reason = " ".join(str(error).split())
         told = f"not TOML in UTF-8 ({reason})" if isinstance(error, _NO_TOML) else reason
-        message = f"{name}: {told}"
-        raise CampaignError(message) from error
+        raise CampaignError(f"{name}: {told}") from error
     return campaign
 
 
@@ -505,6 +489,5 @@ def read_campaign(path: Path) -> Campaign:
     try:
         content = files.read_bytes(path, limit=SIZE_LIMIT)
     except UnusableEvidenceError as error:
-        message = f"campaign {path}: {error}"
-        raise CampaignError(message) from error
+        raise CampaignError(f"campaign {path}: {error}") from error
     return parse_campaign(content, path.name)

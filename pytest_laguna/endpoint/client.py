@@ -104,8 +104,7 @@ class Question:
 
     def _require_ours(self, streamed: StreamedAnswer) -> None:
         if streamed.model != self.model:
-            message = f"{self.name}: seen model {streamed.model!r}; expected {self.model!r}"
-            raise UnusableEvidenceError(message)
+            raise UnusableEvidenceError(f"{self.name}: seen model {streamed.model!r}; expected {self.model!r}")
         # vLLM names an answer by the request's own id (seen in 0.26.0 to 0.33.0).
         if streamed.response_id != f"chatcmpl-{self.request_id}":
             message = f"{self.name}: seen answer {streamed.response_id!r}; expected one to request {self.request_id!r}"
@@ -135,8 +134,7 @@ class Client:
         try:
             answer = self.transport.post(PATH, question.body, {"X-Request-Id": question.request_id})
         except NoAnswerError as error:
-            message = f"{question.name}: {error}"
-            raise UnusableEvidenceError(message) from error
+            raise UnusableEvidenceError(f"{question.name}: {error}") from error
         files.write_new(self.directory / request_name(question.index), question.body)
         files.write_new(self.directory / stream_name(question.index), answer.body)
         _require_stream(answer, question.name)
@@ -162,8 +160,7 @@ def request_body(model: str, text: str, max_tokens: int) -> JSON:
 def _require_stream(answer: Answer, name: str) -> None:
     """Refuse an answer that is not a complete event stream."""
     if answer.status != _OK:
-        message = f"{name}: seen HTTP status {answer.status}: {answer.body[:200]!r}; expected {_OK}"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"{name}: seen HTTP status {answer.status}: {answer.body[:200]!r}; expected {_OK}")
     if answer.content_type != EVENT_STREAM:
         message = f"{name}: seen status {_OK}, {answer.content_type!r}: {answer.body[:80]!r}; expected {EVENT_STREAM!r}"
         raise UnusableEvidenceError(message)

@@ -125,8 +125,7 @@ def _asks_only(path: Path, row: SuiteRow) -> bool:
     request = files.parse_json(files.read_bytes(path, limit=_REQUEST_LIMIT_BYTES), path.name)
     messages = request.get("messages") if isinstance(request, dict) else None
     if not isinstance(messages, list):
-        message = f"{path.name}: seen no messages; expected the request as it was sent"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"{path.name}: seen no messages; expected the request as it was sent")
     texts = [item.get("content") for item in messages if isinstance(item, dict)]
     return len(messages) == 1 and files.sha256_bytes(str(texts[0]).encode()) == row.prompt_sha256
 

@@ -51,8 +51,7 @@ def require_kept(directory: Path, record: LegRecord, suite: Suite) -> None:
         _require_equal(record, _derive(directory, record, suite))
         require_end(directory, record.end)
     except UnusableEvidenceError as error:
-        message = f"{directory.name}: {error}"
-        raise UnusableEvidenceError(message) from error
+        raise UnusableEvidenceError(f"{directory.name}: {error}") from error
 
 
 def _require_no_other(directory: Path, record: LegRecord) -> None:
@@ -65,8 +64,7 @@ def _require_no_other(directory: Path, record: LegRecord) -> None:
     there = {path.relative_to(directory).as_posix() for path in directory.rglob("*")}
     other = sorted(there - expected)
     if other:
-        message = f"{other[0]}: seen in the leg's directory; expected only files that a leg leaves"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"{other[0]}: seen in the leg's directory; expected only files that a leg leaves")
 
 
 def _require_equal(record: LegRecord, derived: LegRecord) -> None:

@@ -266,8 +266,7 @@ class _Leg:
         try:
             answer = transport.get("/metrics")
         except NoAnswerError as error:
-            message = f"{name}: {error}"
-            raise UnusableEvidenceError(message) from error
+            raise UnusableEvidenceError(f"{name}: {error}") from error
         files.write_new(self._directory / name, answer.body)
         if answer.status != _OK or answer.content_type != _METRICS_TYPE or answer.failure:
             seen = f"status {answer.status}, {answer.content_type!r} {answer.failure}".strip()

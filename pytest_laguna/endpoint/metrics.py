@@ -75,8 +75,7 @@ class _Found:
         """Value of a counter; None if it is not exposed."""
         samples = self._samples.get(name, [])
         if len(samples) > 1:
-            message = f"{self._file}: seen {name} {len(samples)} times; expected one engine's"
-            raise UnusableEvidenceError(message)
+            raise UnusableEvidenceError(f"{self._file}: seen {name} {len(samples)} times; expected one engine's")
         return self._value(samples[0]) if samples else None
 
     def whole(self, name: str) -> int | None:
@@ -98,16 +97,13 @@ class _Found:
     def _value(self, sample: Sample) -> float:
         if sample.labels.get("model_name") != self._model:
             seen = sample.labels.get("model_name")
-            message = f"{self._file}: seen {sample.name} of model {seen!r}; expected {self._model!r}"
-            raise UnusableEvidenceError(message)
+            raise UnusableEvidenceError(f"{self._file}: seen {sample.name} of model {seen!r}; expected {self._model!r}")
         value = float(sample.value)
         if not math.isfinite(value):
-            message = f"{self._file}: seen {sample.name} {value}; expected a finite number"
-            raise UnusableEvidenceError(message)
+            raise UnusableEvidenceError(f"{self._file}: seen {sample.name} {value}; expected a finite number")
         return value
 
     def _whole(self, name: str, value: float) -> int:
         if not value.is_integer():
-            message = f"{self._file}: seen {name} {value}; expected a whole number"
-            raise UnusableEvidenceError(message)
+            raise UnusableEvidenceError(f"{self._file}: seen {name} {value}; expected a whole number")
         return int(value)

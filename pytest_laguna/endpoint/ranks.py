@@ -66,8 +66,7 @@ class Ranks:
         expected = {state_name(rank, "captured") for rank in range(self._count)}
         more = sorted({path.name for path in self._directory.glob("*.json")} - expected)
         if more:
-            message = f"{more[0]}: seen a file of another rank; expected {self._count} ranks"
-            raise UnusableEvidenceError(message)
+            raise UnusableEvidenceError(f"{more[0]}: seen a file of another rank; expected {self._count} ranks")
         return [self._read(rank, "captured") for rank in range(self._count)]
 
     def served(self) -> list[RankState]:

@@ -102,8 +102,7 @@ def wait_until_ready(
             _require_models(answer, names)
             return time.monotonic() - began
         if time.monotonic() - began > seconds:
-            message = f"server in {directory}: not ready after {seconds:g} s: {last_line(directory)}"
-            raise ServerFailedError(message)
+            raise ServerFailedError(f"server in {directory}: not ready after {seconds:g} s: {last_line(directory)}")
         time.sleep(POLL_SECONDS)
 
 
@@ -115,8 +114,7 @@ def last_line(directory: Path) -> str:
 
 def _require_alive(server: RunningServer, directory: Path) -> None:
     if server.pid not in server.processes():
-        message = f"server in {directory}: ended before it was ready: {last_line(directory)}"
-        raise ServerFailedError(message)
+        raise ServerFailedError(f"server in {directory}: ended before it was ready: {last_line(directory)}")
 
 
 def _require_models(answer: Answer, names: Sequence[str]) -> None:

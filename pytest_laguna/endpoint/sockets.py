@@ -153,8 +153,7 @@ def _opened(pids: Collection[int], where: str) -> dict[int, frozenset[int]]:
             message = f"{where}: seen process {pid} closed to us ({error.strerror}); expected a process of ours"
             raise UnusableEvidenceError(message) from error
     if not opened:
-        message = f"{where}: seen none of the processes {sorted(pids)}; expected the server's"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"{where}: seen none of the processes {sorted(pids)}; expected the server's")
     return opened
 
 

@@ -121,8 +121,7 @@ def _events(reads: Iterable[Read], name: str) -> Iterator[tuple[int, str]]:
             try:
                 yield at_ns, event.removeprefix(_FIELD).decode("utf-8")
             except UnicodeDecodeError as error:
-                message = f"{name}: seen {event[:80]!r}; expected UTF-8 ({error.reason})"
-                raise UnusableEvidenceError(message) from error
+                raise UnusableEvidenceError(f"{name}: seen {event[:80]!r}; expected UTF-8 ({error.reason})") from error
     if rest:
         message = f"{name}: seen an end inside an event, after {rest[-40:]!r}; expected the end marker"
         raise UnusableEvidenceError(message)

@@ -14,6 +14,7 @@ from pytest_laguna.evidence.endpoint.plan import Teacher
 from pytest_laguna.evidence.endpoint.reader import read_teacher
 from pytest_laguna.evidence.foreign_json import parse_foreign_json
 from pytest_laguna.evidence.schemas import Schema, Sha256, first_defect
+from pytest_laguna.evidence.values import SchemaName
 from pytest_laguna.verdict import UnusableEvidenceError
 
 SUITES = Path(__file__).parent / "suites"
@@ -54,7 +55,7 @@ class Suite(Schema):
         prompts: in the order of asking; ids and texts are unique.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-suite-v1"], pydantic.Field(alias="schema")]
+    file_schema: SchemaName[Literal["pytest-laguna-suite-v1"]]
     suite_id: _Text
     version: Annotated[int, pydantic.Field(ge=1)]
     max_tokens: Annotated[int, pydantic.Field(ge=1)]
@@ -66,8 +67,7 @@ class Suite(Schema):
         for what, values in (("id", [p.id for p in self.prompts]), ("text", [p.text for p in self.prompts])):
             twice = next((value for value in values if values.count(value) > 1), None)
             if twice is not None:
-                message = f"{what} {twice[:40]!r}: seen twice; expected unique prompts, as each is asked cold"
-                raise ValueError(message)
+                raise ValueError(f"{what} {twice[:40]!r}: seen twice; expected unique prompts, as each is asked cold")
         return self
 
 
@@ -120,8 +120,7 @@ def _read(path: Path) -> tuple[Suite, SuitePin]:
     try:
         suite = Suite.model_validate(parse_foreign_json(content.decode("utf-8"), path.name), strict=True)
     except UnicodeDecodeError as error:
-        message = f"{path.name}: seen no UTF-8 ({error.reason}); expected a suite"
-        raise UnusableEvidenceError(message) from error
+        raise UnusableEvidenceError(f"{path.name}: seen no UTF-8 ({error.reason}); expected a suite") from error
     except pydantic.ValidationError as error:
         raise UnusableEvidenceError(f"{path.name}: {first_defect(error)}") from error
     pin = SuitePin(

@@ -103,8 +103,7 @@ class HttpTransport:
             try:
                 response = connection.handle_request(self._request(method, path, body, headers))
             except (OSError, httpcore2.NetworkError, httpcore2.ProtocolError) as error:
-                message = f"{method} {path} on port {self._port}: no answer: {_reason(error)}"
-                raise NoAnswerError(message) from error
+                raise NoAnswerError(f"{method} {path} on port {self._port}: no answer: {_reason(error)}") from error
             failure = _read_into(reads, response, clock)
         return Answer(
             status=response.status,

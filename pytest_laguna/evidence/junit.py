@@ -94,15 +94,8 @@ def render(root: ElementTree.Element) -> bytes:
 
 def suite_element(name: str, properties: Mapping[str, str], cases: Sequence[Case]) -> ElementTree.Element:
     """Return a suite with the counts of its cases and its properties, but without the cases."""
-    tags = [RESULT_TAG.get(case.verdict) for case in cases]
-    suite = ElementTree.Element("testsuite", {
-        "name": xml_text(name),
-        "tests": str(len(cases)),
-        "failures": str(tags.count("failure")),
-        "errors": str(tags.count("error")),
-        "skipped": "0",
-        "time": f"{sum(case.seconds for case in cases):.3f}",
-    })  # fmt: skip
+    seconds = f"{sum(case.seconds for case in cases):.3f}"
+    suite = ElementTree.Element("testsuite", {"name": xml_text(name), **_counts(cases), "time": seconds})
     _write_properties(suite, properties.items())
     return suite
 
@@ -125,6 +118,13 @@ def write_case(suite: ElementTree.Element, attributes: Mapping[str, str], case: 
         ElementTree.SubElement(element, tag, found).text = xml_text(text)
     if paths:
         ElementTree.SubElement(element, _OUTPUT).text = _marks(paths)
+
+
+def _counts(cases: Sequence[Case]) -> dict[str, str]:
+    """Attributes of a suite with the counts of its cases."""
+    tags = [RESULT_TAG.get(case.verdict) for case in cases]
+    failures, errors = tags.count("failure"), tags.count("error")
+    return {"tests": str(len(cases)), "failures": str(failures), "errors": str(errors), "skipped": "0"}
 
 
 def _write_properties(parent: ElementTree.Element, properties: Iterable[tuple[str, str]]) -> None:
@@ -180,11 +180,9 @@ def without_sentences(content: bytes) -> bytes:
 
 
 def _check_counts(suite: ElementTree.Element, cases: tuple[Case, ...]) -> None:
-    tags = [RESULT_TAG.get(case.verdict) for case in cases]
-    counted = {"tests": len(cases), "failures": tags.count("failure"), "errors": tags.count("error"), "skipped": 0}
-    for name, count in counted.items():
+    for name, count in _counts(cases).items():
         stated = suite.get(name)
-        if stated != str(count):
+        if stated != count:
             raise UnusableEvidenceError(f"junit.xml: testsuite states {name}={stated}; its cases add up to {count}")
 
 

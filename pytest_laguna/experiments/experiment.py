@@ -191,8 +191,7 @@ def implementation(row: Row) -> Experiment[Any, Any, Any]:
     """
     found = pkgutil.resolve_name(row.implementation)
     if not isinstance(found, Experiment):
-        message = f"{row.implementation}: seen {type(found).__name__}; expected an Experiment"
-        raise TypeError(message)
+        raise TypeError(f"{row.implementation}: seen {type(found).__name__}; expected an Experiment")
     return found
 
 
@@ -244,15 +243,12 @@ def derive(attempted: Attempted) -> Derived[Any] | None:
     failure = read_piece(path.parent, FAILURE, Failure)
     told = failure.reason if isinstance(failure, Failure) else None
     if not path.exists():
-        message = f"{name}: missing; {told or 'it was not carried out to its end'}"
-        raise NotProvenError(message)
+        raise NotProvenError(f"{name}: missing; {told or 'it was not carried out to its end'}")
     if told is not None:
-        message = f"{name}: there beside a {FAILURE} ({told}); expected one of them"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"{name}: there beside a {FAILURE} ({told}); expected one of them")
     derived = derive_from_files(experiment, attempted)
     if not same_content(path, derived.content):
-        message = f"{name}: does not follow from the files beside it"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"{name}: does not follow from the files beside it")
     return derived
 
 
@@ -261,8 +257,7 @@ def derive_from_files(experiment: Experiment[Any, Any, Analysis], attempted: Att
     place = attempted.evidence / experiment.row.directory
     plan = read_model(place / PLAN, experiment.plan_form)
     if plan != experiment.plan(attempted, place):
-        message = f"{PLAN}: not what the campaign, the lease and the target's configuration give"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"{PLAN}: not what the campaign, the lease and the target's configuration give")
     evidence = experiment.read(attempted, place, plan)
     analysis = experiment.judge(plan, evidence)
     return Derived(experiment, analysis, experiment.findings(analysis, evidence))

@@ -96,8 +96,7 @@ def _plan_arms(  # noqa: PLR0913 - each is a fact of its own
     settings = campaign.lane_settings(lane)
     ((name, table),) = asked.items()
     if table is None or settings.engine is None:
-        message = f"campaign {campaign.name}: expected tables {name} and lanes.{lane}.engine"
-        raise UnusableEvidenceError(message)
+        raise UnusableEvidenceError(f"campaign {campaign.name}: expected tables {name} and lanes.{lane}.engine")
     return filled(
         form,
         table,

@@ -20,17 +20,11 @@ from pytest_laguna.evidence import files, root
 from pytest_laguna.evidence.arms.arm_record import Arm
 from pytest_laguna.evidence.endpoint import reader as endpoint_reader
 from pytest_laguna.evidence.endpoint.leg import SuitePin
-from pytest_laguna.evidence.endpoint.plan import (
-    CaptureCounts,
-    EndpointPlan,
-    EndpointThresholds,
-    Repetition,
-    Selector,
-)
+from pytest_laguna.evidence.endpoint.plan import CaptureCounts, EndpointPlan, EndpointThresholds, Repetition, Selector
 from pytest_laguna.evidence.endpoint.reader import ProtocolCommit
 from pytest_laguna.evidence.git import git
 from pytest_laguna.evidence.schemas import AttemptStart, Sha256, first_defect
-from pytest_laguna.evidence.values import Positive, PositiveCount
+from pytest_laguna.evidence.values import Positive, PositiveCount, SchemaName
 from pytest_laguna.experiments.plans import filled
 from pytest_laguna.verdict import JSON, NotProvenError, UnusableEvidenceError
 
@@ -88,7 +82,7 @@ class Protocol(Table):
         repetition: None for one block.
     """
 
-    protocol_schema: Annotated[Literal["pytest-laguna-endpoint-protocol-v1"], pydantic.Field(alias="schema")]
+    protocol_schema: SchemaName[Literal["pytest-laguna-endpoint-protocol-v1"]]
     campaign: Name
     authorised_by: Sha256 | None = None
     model: Name
@@ -116,8 +110,7 @@ def parse_protocol(content: bytes, name: str) -> Protocol:
     except pydantic.ValidationError as error:
         raise UnusableEvidenceError(f"{name}: {first_defect(error, 'protocol')}") from error
     except (ValueError, RecursionError) as error:
-        message = f"{name}: {' '.join(str(error).split())}"
-        raise UnusableEvidenceError(message) from error
+        raise UnusableEvidenceError(f"{name}: {' '.join(str(error).split())}") from error
 
 
 def read_protocol(path: Path) -> Protocol:
@@ -141,8 +134,7 @@ def commit_of(path: Path, content: bytes) -> ProtocolCommit:
         found = ProtocolCommit(commit=commit, blob=blob)
         if found.holds(content):
             return found
-    message = f"protocol {path}: not committed as it lies there; commit it before gate 3"
-    raise NotProvenError(message)
+    raise NotProvenError(f"protocol {path}: not committed as it lies there; commit it before gate 3")
 
 
 def _git_name(path: Path, revision: str) -> str | None:

@@ -51,5 +51,4 @@ def _words_of_the_kernel(path: Path) -> tuple[int, int]:
             if [name.replace("\\012", "\n") for name in columns[5:]] == [str(path)]:
                 major, minor = (int(number, 16) for number in columns[3].split(":"))
                 return os.makedev(major, minor), int(columns[4])
-    message = f"{printable(path)}: seen no entry in {MAPS}; expected the kernel to list it under this path"
-    raise IdentityError(message)
+    raise IdentityError(f"{printable(path)}: seen no entry in {MAPS}; expected the kernel to list it under this path")

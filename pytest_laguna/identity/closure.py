@@ -149,5 +149,4 @@ def _target(path: Path) -> Path:
     try:
         return path.resolve(strict=True)
     except OSError as error:
-        message = f"{printable(path)}: seen {error.strerror}; expected a library that stays there"
-        raise IdentityError(message) from error
+        raise IdentityError(f"{printable(path)}: seen {error.strerror}; expected a library that stays there") from error

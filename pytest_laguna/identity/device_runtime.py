@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_laguna.evidence.arms.engine_identity import EngineState
@@ -39,10 +38,5 @@ def kernel_closure(state: EngineState, system: tuple[Path, ...] | None = None) -
 
 
 def _beside(state: EngineState, name: str, below: str) -> Path | None:
-    return next((Path(metadata).parent / below for metadata in _metadata(state, name)), None)
-
-
-def _metadata(state: EngineState, name: str) -> Iterator[str]:
-    for found in state.distributions:
-        if re.sub(r"[-_.]+", "-", found.name).lower() == name:
-            yield found.metadata
+    named = (found for found in state.distributions if re.sub(r"[-_.]+", "-", found.name).lower() == name)
+    return next((Path(found.metadata).parent / below for found in named), None)

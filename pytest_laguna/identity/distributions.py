@@ -55,8 +55,7 @@ def look_at_distribution(metadata: Path) -> Distribution:
     name, version = headers.get("Name"), headers.get("Version")
     if not name or not version:
         found = f"{printable(metadata)}: seen {name or 'no name'}, {version or 'no version'}; expected both"
-        message = f"{found}; remove it, or install its distribution again"
-        raise IdentityError(message)
+        raise IdentityError(f"{found}; remove it, or install its distribution again")
     listed = {row.path: stamp(row.file.stat()).canonical() for row in _recorded(metadata) if row.file.exists()}
     return Distribution(
         name=name,

@@ -66,11 +66,9 @@ def read_dynamic(path: Path) -> DynamicSection:
                 )
             }
     except (OSError, ELFError, ConstructError, ValueError, KeyError, AttributeError) as error:
-        message = f"{printable(path)}: seen {printable(str(error))}; expected a readable ELF file"
-        raise IdentityError(message) from error
+        raise IdentityError(f"{printable(path)}: seen {printable(str(error))}; expected a readable ELF file") from error
     if not tags:
-        message = f"{printable(path)}: seen no dynamic section; expected a library or a module"
-        raise IdentityError(message)
+        raise IdentityError(f"{printable(path)}: seen no dynamic section; expected a library or a module")
     runpath = _directories(texts["DT_RUNPATH"]) if texts["DT_RUNPATH"] else None
     return DynamicSection(
         machine=machine,

@@ -127,8 +127,7 @@ def _imported(interpreter: Path, name: str, place: _Place) -> ImportedPackage:
     if place.origin is None or len(place.directories) != 1:
         seen = place.origin or place.directories or "nothing"
         subject = f"engine interpreter {printable(interpreter)}: package {name}"
-        message = f"{subject}: seen {seen}; expected one directory; install this project there"
-        raise IdentityError(message)
+        raise IdentityError(f"{subject}: seen {seen}; expected one directory; install this project there")
     directory = Path(place.directories[0]).resolve()  # mapped files have no links in their paths
     found = source.files_in(name, directory, source.SOURCE_SUFFIXES)
     stamps = {path: stamp(file.stat()).canonical() for path, file in found.items()}

@@ -80,8 +80,7 @@ def review_frozen(path: Path, reviewer: str) -> Review:
         raise NotProvenError(message)
     changed = drift(path, frozen)
     if changed is not None:
-        message = f"{changed}: seen changed since it was frozen; expected the frozen state; freeze it again"
-        raise NotProvenError(message)
+        raise NotProvenError(f"{changed}: seen changed since it was frozen; expected the frozen state; freeze it again")
     if frozen.is_by(reviewer):
         message = f"reviewer: seen {reviewer}, who wrote commit {frozen.commit[:12]}; expected another person"
         raise NotProvenError(message)
@@ -151,8 +150,7 @@ def _committed(project: Path) -> list[str]:
     """Commit, tree, and the names and addresses of author and committer."""
     answer = git(project, "log", "-1", "--no-show-signature", "--format=%H%x00%T%x00%an%x00%ae%x00%cn%x00%ce")
     if answer is None or answer.returncode != 0:
-        message = f"{project}: seen no commit in git; expected a checkout, which others can read"
-        raise NotProvenError(message)
+        raise NotProvenError(f"{project}: seen no commit in git; expected a checkout, which others can read")
     return answer.stdout.strip("\n").split("\0")
 
 

@@ -80,12 +80,10 @@ def _change(frozen: ModelFile, link: str | None, target: Path) -> str | None:
 def _files_below(directory: Path) -> Iterator[tuple[str, str | None, Path]]:
     """Yield every file: its path below the directory, its link as spelt, and the file behind all links."""
     if not directory.is_absolute() or not directory.is_dir():
-        message = f"model: seen {printable(directory)}; expected the absolute path of a model's folder"
-        raise IdentityError(message)
+        raise IdentityError(f"model: seen {printable(directory)}; expected the absolute path of a model's folder")
     paths = sorted(_names_below(directory))
     if not paths:
-        message = f"model {printable(directory)}: seen no files; expected a model's folder"
-        raise IdentityError(message)
+        raise IdentityError(f"model {printable(directory)}: seen no files; expected a model's folder")
     for path in paths:
         yield path, *_target(directory / path)
 
@@ -95,8 +93,7 @@ def _names_below(directory: Path) -> Iterator[str]:
         for name in names + [name for name in folders if os.path.islink(Path(folder, name))]:  # noqa: PTH114
             path = Path(folder, name).relative_to(directory).as_posix()
             if not _is_text(path):
-                message = f"{printable(directory / path)}: seen a name not in UTF-8; expected one; rename it"
-                raise IdentityError(message)
+                raise IdentityError(f"{printable(directory / path)}: seen a name not in UTF-8; expected one; rename it")
             yield path
 
 
@@ -109,8 +106,7 @@ def _is_text(path: str) -> bool:
 
 
 def _refuse(error: OSError) -> None:
-    message = f"{printable(error.filename)}: seen {error.strerror}; expected a readable folder"
-    raise IdentityError(message) from error
+    raise IdentityError(f"{printable(error.filename)}: seen {error.strerror}; expected a readable folder") from error
 
 
 def _target(path: Path) -> tuple[str | None, Path]:
@@ -118,8 +114,7 @@ def _target(path: Path) -> tuple[str | None, Path]:
         link = os.readlink(path) if path.is_symlink() else None  # noqa: PTH115 - as it is spelt, which Path changes
         target = path.resolve(strict=True)
     except (OSError, RuntimeError) as error:  # a circle of links is a RuntimeError in Python 3.11 and 3.12
-        message = f"{printable(path)}: seen {error}; expected a file or a link to one"
-        raise IdentityError(message) from error
+        raise IdentityError(f"{printable(path)}: seen {error}; expected a file or a link to one") from error
     if not target.is_file():
         message = f"{printable(path)}: seen {printable(target)}, which is no file; expected a file or a link to one"
         raise IdentityError(message)

@@ -33,9 +33,7 @@ def take_identity(campaign: Campaign, project: Path) -> tuple[Identity, dict[str
     candidate = source.candidate_sources(campaign.candidate.package)
     harness = source.harness_sources(project, campaign.nodeids)
     identity = Identity(
-        campaign=campaign.digest,
-        candidate=files.digest_of(dict(candidate)),
-        harness=files.digest_of(dict(harness)),
+        campaign=campaign.digest, candidate=files.digest_of(dict(candidate)), harness=files.digest_of(dict(harness))
     )
     record: dict[str, JSON] = {
         "schema": "pytest-laguna-identity-v1",

@@ -37,8 +37,7 @@ def package_directory(package: str) -> Path:
         raise IdentityError(message) from error
     if spec is None:
         found = f"package {package}: seen none in {sys.prefix}; expected it installed"
-        message = f"{found}; install it, or start pytest in the project that has it"
-        raise IdentityError(message)
+        raise IdentityError(f"{found}; install it, or start pytest in the project that has it")
     locations = list(spec.submodule_search_locations or ())
     if spec.origin is None or len(locations) != 1:
         message = f"package {package}: seen {spec.origin or locations}; expected a package with a directory of its own"

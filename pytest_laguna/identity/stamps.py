@@ -37,8 +37,7 @@ def digest_stamped(path: Path) -> tuple[FileStamp, str]:
         digest = files.sha256_file(path)
         after = stamp(path.lstat())
     except OSError as error:
-        message = f"{printable(path)}: seen {error.strerror}; expected a readable regular file"
-        raise IdentityError(message) from error
+        raise IdentityError(f"{printable(path)}: seen {error.strerror}; expected a readable regular file") from error
     if before != after:
         message = f"{printable(path)}: seen {after} after hashing; expected {before}; let nothing write to it"
         raise IdentityError(message)

@@ -51,8 +51,7 @@ def main(arguments: list[str]) -> int:
 def _load(request: CardRequest) -> Any:
     spec = importlib.util.spec_from_file_location("laguna_card_function", request.file)
     if spec is None or spec.loader is None:
-        message = f"{request.file}: seen no loader for it; expected a Python file"
-        raise ImportError(message)
+        raise ImportError(f"{request.file}: seen no loader for it; expected a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

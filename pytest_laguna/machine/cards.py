@@ -76,10 +76,7 @@ class CardSource(Protocol):
 
 
 def select(
-    cards: Sequence[Card],
-    requested: Sequence[str],
-    inherited: Sequence[Card],
-    busy: Mapping[str, str],
+    cards: Sequence[Card], requested: Sequence[str], inherited: Sequence[Card], busy: Mapping[str, str]
 ) -> tuple[Card, ...]:
     """Return the requested cards in their order: an ordinal outside the inherited mask is refused, not shifted.
 

@@ -118,10 +118,7 @@ def _supported(nvml: Any, read: Any) -> Any:
 
 
 def _holders(nvml: Any, handle: Any, of_lease: frozenset[int]) -> list[SeenProcess]:
-    running = [
-        *nvml.nvmlDeviceGetComputeRunningProcesses(handle),
-        *nvml.nvmlDeviceGetGraphicsRunningProcesses(handle),
-    ]
+    running = [*nvml.nvmlDeviceGetComputeRunningProcesses(handle), *nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)]
     return [process_table.see(pid, "nvml", of_lease) for pid in sorted({process.pid for process in running})]
 
 

@@ -122,10 +122,8 @@ class XpuCards:
             devices=list(range(len(kernel_cards(self.sys)))),
             output=done.output,
         )
-        shown: dict[tuple[int, int], None] = {}
-        for row in read_processes(done.output):
-            if row.process_id != done.pid:
-                shown[row.device_id, row.process_id] = None
+        rows = [row for row in read_processes(done.output) if row.process_id != done.pid]
+        shown = dict.fromkeys((row.device_id, row.process_id) for row in rows)
         opened = set(clients(self.proc))
         of_lease = process_table.bearers(token)
         states = []

@@ -77,5 +77,4 @@ def check_token(token: str) -> None:
         ValueError: it is not ``descent.TOKEN_DIGITS`` lower-case hexadecimal digits.
     """
     if len(token) != descent.TOKEN_DIGITS or not set(token) <= set("0123456789abcdef"):
-        message = f"token: seen {token!r}; expected {descent.TOKEN_DIGITS} lower-case hexadecimal digits"
-        raise ValueError(message)
+        raise ValueError(f"token: seen {token!r}; expected {descent.TOKEN_DIGITS} lower-case hexadecimal digits")

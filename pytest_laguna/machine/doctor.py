@@ -187,13 +187,7 @@ def _lane(lane: Lane, interpreter: Path, answer: _Answer | Problem) -> LaneRepor
             problems.append(Problem(found=found, mend=f"{interpreter} -m pip install 'pytest-laguna[{lane}]'"))
         for found, mend in map(mend_unlisted, answer.unlisted):
             problems.append(Problem(found=f"{lane}: {found}", mend=mend))
-    return LaneReport(
-        lane=lane,
-        interpreter=str(interpreter),
-        cards=cards,
-        engine=engine,
-        problems=problems,
-    )
+    return LaneReport(lane=lane, interpreter=str(interpreter), cards=cards, engine=engine, problems=problems)
 
 
 def _reported(card: Card) -> CardReport:

@@ -281,15 +281,9 @@ _ENGINE_CHECKS: Sequence[tuple[str, Callable[[_Engine], bool], str, str]] = (
 
 def _versions(answer: _Engine) -> str:
     wanted = (
-        "torch",
-        "vllm",
-        "vllm-xpu-kernels",
-        "intel-extension-for-pytorch",
-        "intel-sycl-rt",
-        "intel-cmplr-lib-ur",
-        "oneccl",
-        "triton-xpu",
-    )
+        "torch", "vllm", "vllm-xpu-kernels", "intel-extension-for-pytorch", "intel-sycl-rt", "intel-cmplr-lib-ur",
+        "oneccl", "triton-xpu",
+    )  # fmt: skip
     found = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in answer.distributions.items()}
     return ", ".join(f"{name} {found[name]}" for name in wanted if name in found)
 

@@ -16,32 +16,9 @@ from pytest_laguna.evidence import files
 from pytest_laguna.evidence.machine.card_masks import MASK, ORDER
 
 RUNTIME_PREFIXES = (
-    "CCL_",
-    "CUDA_",
-    "FI_",
-    "IGC_",
-    "INTEL_",
-    "IPEX_",
-    "I_MPI_",
-    "KMP_",
-    "LAGUNA",
-    "LD_",
-    "MKL_",
-    "NCCL_",
-    "NEO",
-    "OMP_",
-    "ONEAPI_",
-    "PSM",
-    "PYTORCH_",
-    "SYCL",
-    "TORCH",
-    "TRITON_",
-    "UR_",
-    "VLLM",
-    "XPU_GRAPH",
-    "ZES_",
-    "ZE_",
-)
+    "CCL_", "CUDA_", "FI_", "IGC_", "INTEL_", "IPEX_", "I_MPI_", "KMP_", "LAGUNA", "LD_", "MKL_", "NCCL_", "NEO",
+    "OMP_", "ONEAPI_", "PSM", "PYTORCH_", "SYCL", "TORCH", "TRITON_", "UR_", "VLLM", "XPU_GRAPH", "ZES_", "ZE_",
+)  # fmt: skip
 """Name prefixes of variables that affect an engine, a driver or a communication library."""
 
 MASK_VARIABLES = sorted({"ONEAPI_DEVICE_SELECTOR", *MASK.values(), *(name for name, _ in ORDER.values())})
@@ -104,8 +81,7 @@ def refuse_inherited(environ: Mapping[str, str], command: Sequence[str]) -> None
     if names:
         cure = shlex.join(["env", *(word for name in names for word in ("-u", name)), *command])
         found = f"environment: seen {', '.join(names)} inherited; expected no runtime variable in a device gate"
-        message = f"{found}; run {cure}"
-        raise EnvironmentRefusedError(message)
+        raise EnvironmentRefusedError(f"{found}; run {cure}")
 
 
 def make_short_directory(parent: Path) -> Path:

@@ -16,13 +16,14 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import pydantic
 
 from pytest_laguna.evidence import files
 from pytest_laguna.evidence.machine.idle import Token, Utc
 from pytest_laguna.evidence.schemas import Schema, parse_model
+from pytest_laguna.evidence.values import SchemaName
 from pytest_laguna.machine.errors import LeaseError
 from pytest_laguna.verdict import UnusableEvidenceError
 
@@ -62,7 +63,7 @@ class LeaseRecord(Schema):
         ended: time of the release or quarantine; None while it is held.
     """
 
-    file_schema: Annotated[Literal["pytest-laguna-lease-v1"], pydantic.Field(alias="schema")] = "pytest-laguna-lease-v1"
+    file_schema: SchemaName[Literal["pytest-laguna-lease-v1"]] = "pytest-laguna-lease-v1"
     identity: str
     state: Literal["held", "released", "quarantined"]
     reason: str
@@ -269,8 +270,7 @@ class LeaseDirectory:
             return None
         record = parse_model(files.parse_json(content, name), LeaseRecord, name)
         if record.identity != identity:
-            message = f"seen a record of card {record.identity}; expected one of {identity}"
-            raise UnusableEvidenceError(message)
+            raise UnusableEvidenceError(f"seen a record of card {record.identity}; expected one of {identity}")
         return record
 
     def identities(self) -> list[str]:
@@ -307,8 +307,7 @@ def write(descriptor: int, record: LeaseRecord) -> None:
         found = f"{where}: seen {error.strerror}; expected {RECORD_BYTES} bytes written"
         raise LeaseError(found, "make room on its disk") from error
     if written != RECORD_BYTES:
-        found = f"{where}: seen {written} bytes written; expected {RECORD_BYTES}"
-        raise LeaseError(found, "make room on its disk")
+        raise LeaseError(f"{where}: seen {written} bytes written; expected {RECORD_BYTES}", "make room on its disk")
 
 
 def _name(identity: str) -> str:

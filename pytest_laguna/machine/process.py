@@ -101,8 +101,7 @@ class SupervisedProcess:
         if failure:
             self._wait_for_end(MARGIN_SECONDS)
             where = f"{self._command.argv[0]} in {self._command.directory}"
-            message = f"{where}: seen {failure}; expected a running program"
-            raise ProcessError(message)
+            raise ProcessError(f"{where}: seen {failure}; expected a running program")
         return self
 
     def __exit__(
@@ -232,8 +231,7 @@ class SupervisedProcess:
         self._wait_for_end(seconds)
         if self._record is None:
             where = f"{self._command.argv[0]} in {self._command.directory}"
-            message = f"{where}: seen no usable result from its supervisor; expected one"
-            raise ProcessError(message)
+            raise ProcessError(f"{where}: seen no usable result from its supervisor; expected one")
         return self._record
 
     def _wait_for_end(self, seconds: float) -> None:

@@ -54,8 +54,7 @@ def find_place(
     try:
         listed = [_mount(line) for line in mounts.read_text(errors="surrogateescape").splitlines()]
     except (OSError, ValueError) as error:
-        found = f"{mounts}: seen {error}; expected the kernel's list of mounts"
-        raise CardError(found, "mount /proc") from error
+        raise CardError(f"{mounts}: seen {error}; expected the kernel's list of mounts", "mount /proc") from error
     holding = [mount for mount in listed if real.is_relative_to(mount.point)]
     if not holding:
         raise CardError(f"{mounts}: seen no mount that holds {real}; expected one", "compare with findmnt")

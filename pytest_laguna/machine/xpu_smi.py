@@ -44,12 +44,7 @@ def run(program: Path, words: Sequence[str]) -> Done:
     try:
         before = files.sha256_file(executable)
         child = subprocess.Popen(
-            command,
-            cwd="/",
-            env=ENVIRONMENT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            command, cwd="/", env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
     except OSError as error:
         found = f"{shown}: seen {error.strerror}; expected Intel's XPU manager"

@@ -161,7 +161,7 @@ class Gate:
 
 
 METRICS = "metrics-before-suite.prom"
-MISSING = "campaign: legs-complete: block 1 B2 did not run; expected all of 4 legs"
+MISSING = "campaign: legs-complete: block 1 B2: seen no record; expected all of 4 legs"
 CLOSED = "peer closed connection without sending complete message body (incomplete chunked read)"
 ENDED: dict[str, tuple[str, str]] = {
     "another-model": (
@@ -249,7 +249,7 @@ def test_a_warm_prefix_cache_is_named_also_where_a_reset_would_have_said_yes(
 def test_a_counter_that_lies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(tmp_path, {"02-B1": "lying-counter"}, monkeypatch)
     gate.carry_out()
-    expected = (Verdict.VOID, "block 1 B1", "7 requests decoded; expected exactly 3")
+    expected = (Verdict.VOID, "block 1 B1", "decoded requests: seen 7; expected exactly 3")
     assert gate.found("decode-count") == [expected]
 
 

@@ -44,7 +44,7 @@ CAUSE_VERDICT: Mapping[str, Verdict] = {
     "skip": Verdict.NOT_PROVEN,
     "error": Verdict.VOID,
 }
-"""Why a phase did not pass, and what that makes of its clause. An exception nobody planned is a harness defect."""
+"""Verdict of a clause by the cause of its failed phase; an unplanned exception is a defect of the harness."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,16 +158,16 @@ SESSION_RULES: Mapping[str, Callable[[Sequence[Event]], Finding | None]] = {
 
 
 def judge(clauses: Sequence[tuple[str, str]], events: Sequence[Event], evidence: Evidence | None = None) -> Analysis:
-    """The verdict object of a session.
+    """Judge a session.
 
     Args:
         clauses: the frozen clause ids and node ids, in order.
         events: the journal.
-        evidence: what the raw files come to; None where a gate has none but the journal.
+        evidence: findings from the raw files; None if the gate has only its journal.
 
     Returns:
-        Each clause with its verdict, and the gate's: the worst of theirs, of the session's rules and of the evidence's.
-        What speaks against a clause that is not in the list speaks against the gate.
+        The verdicts of the clauses, and the gate's: the worst of theirs, of the session's rules and of the evidence. A
+        finding on an unlisted clause counts for the gate.
 
     Raises:
         UnusableEvidenceError: an event does not have the fields of its kind.

@@ -286,7 +286,7 @@ def freshness_of(suite: Suite, rows: Sequence[SuiteRow]) -> Freshness:
 
 
 def _final_gate(directory: Path, rows: int) -> FinalGate:
-    """Counts from the kept answers, parsed again. Files hold no times."""
+    """Counts from the kept answers, parsed again; files hold no times."""
     answers = [
         read_stream([Read(0, files.read_bytes(directory / name, limit=ANSWER_LIMIT_BYTES))], name)
         for name in map(stream_name, range(rows))

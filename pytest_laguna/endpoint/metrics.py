@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of a server, read from the text of ``/metrics``. Source of the names: vLLM 0.26.0 to 0.33.0."""
+"""Counters of a server, read from the text of ``/metrics``; source of the names: vLLM 0.26.0 to 0.33.0."""
 
 from __future__ import annotations
 

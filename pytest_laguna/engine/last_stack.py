@@ -19,7 +19,7 @@ from pytest_laguna.evidence.arms.rank_files import STACKS, STACKS_BEFORE, stack_
 MARGIN_SECONDS = 5.0
 """Lead before the arm's end: a busy host wakes a thread late."""
 STEP_SECONDS = 240.0
-"""Age at which a step counts as hung: vLLM gives up after 300. Seen in 0.26.0, 0.32.0 and 0.33.0."""
+"""Age at which a step counts as hung: vLLM gives up after 300; seen in 0.26.0, 0.32.0 and 0.33.0."""
 RENEWED_SECONDS = 30.0
 """Least time between two resets of the watchdog: each starts a thread, which is not free."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the engine's programs, and judges how their processes ended. Imports neither torch nor vLLM."""
+"""Starts the engine's programs, and judges how their processes ended; imports neither torch nor vLLM."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Environment and engine arguments of a parity packet, from its request alone. Imports neither torch nor vLLM.
+"""Environment and engine arguments of a parity packet, from its request alone; imports neither torch nor vLLM.
 
 A packet runs under the candidate arm's configuration, but on one card, the only number that the candidate serves.
 """
@@ -27,7 +27,7 @@ def engine_arguments(request: PacketRequest) -> dict[str, Any]:
 
 
 def _arm(request: PacketRequest) -> ArmRequest:
-    """The candidate arm of a packet's configuration. It generates nothing: prompt and length are unused."""
+    """The candidate arm of a packet's configuration; it generates nothing: prompt and length are unused."""
     return ArmRequest.model_validate({
         "arm": Arm.GRAPH_CANDIDATE,
         "lane": request.lane,

@@ -41,7 +41,7 @@ def reshape_and_cache_flash(  # noqa: PLR0913, PLR0917 - vLLM's signature
     tokens = slot_mapping.shape[0]
     block_tokens = key_cache.shape[1]
     # A boolean mask has a data-dependent shape, which no graph can hold. So a token that is not kept rewrites the
-    # content of slot 0, in vLLM's null block, which no request owns.
+    # content of slot 0, in vLLM's `null_block`, which no request owns.
     kept = (slot_mapping >= 0)[:, None, None]
     slots = slot_mapping.clamp(min=0)
     where = (slots // block_tokens, slots % block_tokens)

@@ -19,8 +19,10 @@ from .profile_directory import ProfileDirectory, ProfileError
 from .view_preparation import Clocked, Counted, Stopped, TimingSeam, ViewCounts
 
 _Taken: TypeAlias = tuple[tuple[Clocked, Counted, Counted], tuple[int, int] | None, int, int, int]
-"""Raw sample of a replay: the parts of a ``Stopped``, and readings of its clock: before and after the wait for the
-offloader, at the begin, after the submission and after the end. Samples are made from these after the last replay."""
+"""Raw sample of a replay: the parts of a ``Stopped``, and readings of its clock.
+
+The readings: before and after the wait for the offloader, at the begin, after the submission and after the end.
+"""
 
 
 class ReplayProfiler:
@@ -41,7 +43,7 @@ class ReplayProfiler:
         place: tuple[int, int],
         samples: int,
     ) -> None:
-        """Store the arguments; change nothing yet. ``place`` is rank and world size."""
+        """Store the arguments; change nothing yet; ``place`` is rank and world size."""
         self._batch = batch
         self._segments = tuple(batch.segments)
         self._kinds = list(kinds)

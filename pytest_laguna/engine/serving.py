@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Environment and engine arguments of an arm's server, as in the exact diagnostic. Imports neither torch nor vLLM."""
+"""Environment and engine arguments of an arm's server, as in the exact diagnostic; imports neither torch nor vLLM."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ServedArm:
         )
 
     def variables(self) -> dict[str, str]:
-        """Environment of the server. Its engine is always a separate process."""
+        """Environment of the server; its engine is always a separate process."""
         return arm_settings.environment(self._request) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 
     def engine_arguments(self) -> dict[str, Any]:

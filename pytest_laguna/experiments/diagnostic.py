@@ -76,7 +76,7 @@ def _timing_line(name: str, gate: Comparison) -> str:
         low, high = (_milliseconds(end) for end in gate.interval)
         saving += f" (95 %: {low} to {high})"
     if gate.detectable is not None:
-        saving += f", detectable {_milliseconds(gate.detectable)}"
+        saving += f", minimum detectable effect {_milliseconds(gate.detectable)}"
     return f"{name:<28} {figures}, {saving} ms: {'passed' if gate.passed else 'not passed'}"
 
 

@@ -106,7 +106,7 @@ class EndpointExperiment(Experiment[EndpointPlan, Judgeable, EndpointAnalysis]):
         clause_of = {rule: clause for clause, rules in CLAUSES.items() for rule in rules}
         listed: list[tuple[str, str, str]] = []
         if analysis.null_verdict is not None:
-            told = f"null campaign: control against control came to {analysis.null_verdict}, of the candidate nothing"
+            told = f"A/A campaign: control against control is {analysis.null_verdict}; nothing is shown of the candidate"
             listed.append((clause_of[CANDIDATE_RAN], CANDIDATE_RAN, told))
         listed += [(clause_of[rule], rule, _NOT_ASKED) for rule in analysis.not_asked]
         listed += [
@@ -264,13 +264,13 @@ def _figure_lines(analysis: EndpointAnalysis) -> Iterator[str]:
     """Yield rates in tokens/s, legacy, and changes in per cent."""
     for leg in analysis.legs:
         yield (
-            f"block {leg.block} {leg.leg}: headline {leg.headline:.6f} (conventional {leg.headline_conventional:.6f}),"
+            f"block {leg.block} {leg.leg}: median throughput {leg.headline:.6f} (conventional {leg.headline_conventional:.6f}),"
             f" acceptance {leg.acceptance_rate:.6f}, target cycle {leg.target_cycle_ms:.4f} ms"
         )
     for pair in analysis.pairs:
         yield (
             f"block {pair.block} {pair.candidate} against {pair.control}:"
-            f" headline {pair.headline_change_percent:+.4f} %, rows won {pair.rows_won} of {pair.rows},"
+            f" median throughput {pair.headline_change_percent:+.4f} %, rows won {pair.rows_won} of {pair.rows},"
             f" median row {pair.median_row_change_percent:+.4f} %,"
             f" cycle saving {pair.cycle_saving_ms:.4f} ms"
         )

@@ -88,7 +88,7 @@ class Experiment(abc.ABC, Generic[Plan, Evidence, Analysis]):
 
     @abc.abstractmethod
     def judge(self, plan: Plan, evidence: Evidence) -> Analysis:
-        """Judge the evidence; a pure function of its arguments. Raises as ``plan``."""
+        """Judge the evidence; a pure function of its arguments; raises as ``plan``."""
 
     @abc.abstractmethod
     def rules(self, analysis: Analysis) -> Mapping[str, Sequence[RuleLine]]:

@@ -206,7 +206,7 @@ def plan_endpoint(  # noqa: PLR0913 - each is a fact of its own
         raise UnusableEvidenceError(message)
     candidate, diagnostic = campaign.candidate, campaign.diagnostic
     if diagnostic is not None and diagnostic.null and not protocol.null:
-        raise UnusableEvidenceError("protocol: null is false; expected true, since gate 2 was a null one")
+        raise UnusableEvidenceError("protocol: seen `null` = false; expected true, as in gate 2")
     breaks = diagnostic is not None and diagnostic.collective_breaks
     topology = expected_topology(target_config, ranks, collective_breaks=breaks)
     layers = target_layers(target_config)

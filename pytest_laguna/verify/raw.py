@@ -96,7 +96,7 @@ def _judge_reviewed(directory: Path, start: AttemptStart, campaign: Campaign) ->
 
 
 def _models(evidence: Path, named: Sequence[str]) -> dict[str, Mapping[str, str] | None]:
-    """Return the files of the campaign's models by folder; None for an unrecorded one. Raises likewise."""
+    """Return the files of the campaign's models by folder; None for an unrecorded one; raises likewise."""
     recorded = [row.directory for row in (DIAGNOSTIC, EVENTS) if (evidence / row.directory / IDENTITY).exists()]
     if not named or not recorded:
         return dict.fromkeys(named)

@@ -45,12 +45,11 @@ class GateReport:
 
     Attributes:
         attempt: the attempt's number; 0 when the gate has none that can be named.
-        reason: one line; for PASS what is proven.
-        receipt: digest of the receipt; None when there is none.
-        tree: digest of the list of everything in the attempt; None when it cannot be listed.
-        start: ``attempt.json``, when it could be read.
-        analysis: the verdict object; None where a rule of verification speaks against the attempt, whose own words then
-            count for nothing.
+        reason: one line; for PASS, a count of proven clauses.
+        receipt: digest of the receipt, or None.
+        tree: digest of the list of all files; None if they cannot be listed.
+        start: ``attempt.json``, if readable.
+        analysis: the verdict object; None if a rule of verification has a finding.
     """
 
     campaign: str

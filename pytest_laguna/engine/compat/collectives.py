@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks a breakable graph at each all-reduce, on any lane. Names read in vLLM 0.26.0, 0.32.0 and 0.33.0: the same.
+"""Breaks a breakable graph at each all-reduce, on any lane; names read in vLLM 0.26.0, 0.32.0 and 0.33.0: the same.
 
 vLLM keeps its all-reduces inside the graphs; the published topology has a break at each.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forms of Laguna's ``config.json`` for different vLLM versions. Imports neither torch nor vLLM.
+"""Forms of Laguna's ``config.json`` for different vLLM versions; imports neither torch nor vLLM.
 
 vLLM 0.32.0 and 0.33.0 leave Laguna's configuration to transformers, which keys ``rope_parameters`` by layer type since
 5.17. vLLM 0.26.0 has a class of its own, which would read the first layer type as one of the parameters.

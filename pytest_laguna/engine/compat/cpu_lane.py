@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU lane's changes to vLLM. All names were seen in vLLM 0.32.0, the only supported version.
+"""The CPU lane's changes to vLLM; all names were seen in vLLM 0.32.0, the only supported version.
 
 ``install_cpu_lane`` gives vLLM's CPU build two features of its CUDA build: the FlashAttention backend, over reference
 kernels, and breakable graphs, over tapes. vLLM's own code for both runs unchanged: backend, metadata builder, graph

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a running vLLM worker, on any lane, without changing it. Names seen in vLLM 0.32.0."""
+"""Reads a running vLLM worker, on any lane, without changing it; names seen in vLLM 0.32.0."""
 
 from __future__ import annotations
 

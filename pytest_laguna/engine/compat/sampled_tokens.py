@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens sampled by this rank. Names seen in vLLM 0.26.0, 0.32.0 and 0.33.0, in both of their model runners.
+"""Tokens sampled by this rank; names seen in vLLM 0.26.0, 0.32.0 and 0.33.0, in both of their model runners.
 
 Every rank samples from the same logits, but the executor asks only one of them. The answer is the tokens, or with
 asynchronous scheduling an object that yields them once they have come from the device. It may be asked once, and on

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine's counters of its drafts. Names seen in vLLM 0.26.0, 0.32.0 and 0.33.0: the same.
+"""An engine's counters of its drafts; names seen in vLLM 0.26.0, 0.32.0 and 0.33.0: the same.
 
 0.32.0 and later also count for each request; 0.26.0 does not, but an arm makes only one.
 """

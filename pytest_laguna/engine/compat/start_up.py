@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both ends of a worker's start-up, on any lane. Names seen in vLLM 0.26.0, 0.32.0 and 0.33.0."""
+"""Both ends of a worker's start-up, on any lane; names seen in vLLM 0.26.0, 0.32.0 and 0.33.0."""
 
 from __future__ import annotations
 

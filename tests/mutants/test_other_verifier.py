@@ -56,7 +56,7 @@ def test_it_is_short_and_has_nothing_of_this_project() -> None:
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
     }
     assert imported - sys.stdlib_module_names == {"jsonschema", "rfc8785"}
-    assert len(code_lines(source)) <= 150
+    assert len(code_lines(source)) <= 160
 
 
 @pytest.mark.parametrize("name", fuzz_roots.ROOTS)

@@ -38,7 +38,7 @@ class Earlier(Schema):
     Attributes:
         attempt: its number.
         receipt: digest of its receipt; None when it has none.
-        tree: digest of the list of its files; it binds an attempt without a receipt too. None if it could not be listed.
+        tree: digest of the list of its files; it binds an attempt without a receipt too. None if unreadable.
         campaign: its campaign digest; None when its ``attempt.json`` cannot be read.
         verdict: by verification.
     """

@@ -106,7 +106,7 @@ class EndpointExperiment(Experiment[EndpointPlan, Judgeable, EndpointAnalysis]):
         clause_of = {rule: clause for clause, rules in CLAUSES.items() for rule in rules}
         listed: list[tuple[str, str, str]] = []
         if analysis.null_verdict is not None:
-            told = f"A/A campaign: control against control is {analysis.null_verdict}; nothing is shown of the candidate"
+            told = f"A/A campaign: control against control is {analysis.null_verdict}; the candidate did not run"
             listed.append((clause_of[CANDIDATE_RAN], CANDIDATE_RAN, told))
         listed += [(clause_of[rule], rule, _NOT_ASKED) for rule in analysis.not_asked]
         listed += [
@@ -263,10 +263,9 @@ def _word(value: bool) -> str:  # noqa: FBT001 - the one thing that is said
 def _figure_lines(analysis: EndpointAnalysis) -> Iterator[str]:
     """Yield rates in tokens/s, legacy, and changes in per cent."""
     for leg in analysis.legs:
-        yield (
-            f"block {leg.block} {leg.leg}: median throughput {leg.headline:.6f} (conventional {leg.headline_conventional:.6f}),"
-            f" acceptance {leg.acceptance_rate:.6f}, target cycle {leg.target_cycle_ms:.4f} ms"
-        )
+        rates = f"{leg.headline:.6f} (conventional {leg.headline_conventional:.6f})"
+        rest = f"acceptance {leg.acceptance_rate:.6f}, target cycle {leg.target_cycle_ms:.4f} ms"
+        yield f"block {leg.block} {leg.leg}: median throughput {rates}, {rest}"
     for pair in analysis.pairs:
         yield (
             f"block {pair.block} {pair.candidate} against {pair.control}:"

@@ -67,7 +67,7 @@ def look_at_distribution(metadata: Path) -> Distribution:
 
 
 def hash_distributions(metadata: Sequence[Path], start_files: Collection[str]) -> dict[str, DistributionContent]:
-    """Compare every file of installed distributions with their RECORDs; return contents by the metadata's path.
+    """Compare every file of installed distributions with their ``RECORD``; return contents by the metadata's path.
 
     A file shared by several distributions may match any one of their digests, and counts as wrong for none of them
     then. ``start_files`` are those that Python reads or runs by itself when it starts.

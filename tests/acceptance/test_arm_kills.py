@@ -238,7 +238,9 @@ def expected(phase: str, victim: str) -> str:
     if victim == "supervisor":
         return f"diagnostic/arms/{arm}/process.json: {LOST}"
     after = list(Arm)[list(Arm).index(arm) + 1]
-    missing = f"identity-exact: models-unchanged: {after}: seen no check of the models around it; expected one; arms/{arm}: "
+    missing = (
+        f"identity-exact: models-unchanged: {after}: seen no check of the models around it; expected one; arms/{arm}: "
+    )
     if (phase, victim) == ("ends", "program"):
         return f"{missing}ended-by-itself: exited, SIGKILL after a while"
     if victim == "program":
@@ -275,8 +277,8 @@ def test_an_arm_is_named_with_what_was_killed_in_it_and_no_other_runs(
 
 
 PACKETS = {
-    "program": "identity-exact: models-unchanged: q1: seen no check of the models around it; expected one; packets/1: no record: "
-    "packet 1 in .../packets/1: exited, SIGKILL after a while: nothing on standard error",
+    "program": "identity-exact: models-unchanged: q1: seen no check of the models around it; expected one; "
+    "packets/1: no record: packet 1 in .../packets/1: exited, SIGKILL after a while: nothing on standard error",
     "supervisor": f"diagnostic/packets/1/process.json: {LOST}",
 }
 

@@ -20,7 +20,7 @@ def listed(plan: EndpointPlan) -> dict[str, tuple[str, str]]:
 
 @pytest.mark.parametrize("decides", ["exactness", "exactness+timing"])
 def test_a_null_campaign_is_in_its_receipt(decides: str) -> None:
-    told = "A/A campaign: control against control is PASS; nothing is shown of the candidate"
+    told = "A/A campaign: control against control is PASS; the candidate did not run"
     assert listed(lab.plan(null=True, decides=decides))["candidate-ran"] == ("sole-treatment", told)
     assert "candidate-ran" not in listed(lab.plan(decides=decides))
 

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from _pytest.mark.expression import Expression
 
 from tests.conftest import LONG
 
@@ -64,14 +65,7 @@ def test_an_environment_without_what_is_compiled_is_not_ready(tmp_path: Path, mi
         assert done.stderr.startswith(f"{missing}: not compiled; gates need a C compiler and Python's headers")
 
 
-class Marks(dict[str, bool]):
-    """The markers that a test has, as an expression asks for them."""
-
-    def __call__(self, name: str, /, **_: str | int | bool | None) -> bool:
-        return self[name]
-
-
-def targets() -> dict[str, Expression]:
+def targets() -> dict[str, ast.Expression]:
     """What each target that runs pytest selects by markers; each runs the whole of ``testpaths``."""
     text = (ROOT / "Makefile").read_text()
     [(names, chosen)] = re.findall(r"^(test-.*): test-%: .*\n\t\$\(TESTS\) --timeout=\d+ -m (\S+)$", text, re.MULTILINE)
@@ -79,7 +73,21 @@ def targets() -> dict[str, Expression]:
     [short] = re.findall(r'^test: .*\n\t\$\(TESTS\) --timeout=\d+ -m "(.*)"$', text, re.MULTILINE)
     selected = {name: name.removeprefix("test-") for name in names.split()} | {"test": short}
     assert set(selected) <= set(re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE)[0].split())
-    return {name: Expression.compile(expression) for name, expression in selected.items()}
+    return {name: ast.parse(expression, mode="eval") for name, expression in selected.items()}
+
+
+def chosen_by(expression: ast.expr, marked: Mapping[str, bool]) -> bool:
+    """The value of a marker expression: names, ``not``, ``and`` and ``or``, with Python's own precedence."""
+    match expression:
+        case ast.Name(name):
+            return marked[name]
+        case ast.UnaryOp(ast.Not(), one):
+            return not chosen_by(one, marked)
+        case ast.BoolOp(ast.And(), several):
+            return all(chosen_by(one, marked) for one in several)
+        case ast.BoolOp(ast.Or(), several):
+            return any(chosen_by(one, marked) for one in several)
+    raise AssertionError(ast.dump(expression))
 
 
 def test_every_test_is_in_a_target() -> None:
@@ -90,8 +98,8 @@ def test_every_test_is_in_a_target() -> None:
     assert declared["testpaths"] == ["tests"]
     assert "-m" not in declared["addopts"]
     for has in itertools.product([False, True], repeat=len(names)):
-        marked = Marks(zip(names, has, strict=True))
-        chosen = {name for name, one in targets().items() if one.evaluate(marked)}
+        marked = dict(zip(names, has, strict=True))
+        chosen = {name for name, one in targets().items() if chosen_by(one.body, marked)}
         assert chosen, marked
         assert ("test" in chosen) is (marked["kept"] or not any(marked[name] for name in LONG))
         assert chosen - {"test"} == {f"test-{name}" for name in LONG if marked[name]}

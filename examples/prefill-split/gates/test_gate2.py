@@ -12,9 +12,9 @@ import pytest
 from prefill_split import FLAG, step_tokens
 from prefill_split.runs import TOKENS, run_arm
 
-from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.campaign import Campaign
 from pytest_laguna.fixtures import Prove
+from pytest_laguna.run.arm_runner import ArmRunner
 
 Arms = dict[str, dict[str, Any]]
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from prefill_split.runs import run_arm
 
-from pytest_laguna.arm_runner import ArmRunner
 from pytest_laguna.campaign import Campaign
 from pytest_laguna.fixtures import Prove
+from pytest_laguna.run.arm_runner import ArmRunner
 
 ORDER = ("A1", "B1", "B2", "A2")
 Legs = dict[str, dict[str, Any]]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import prefill_split
-from pytest_laguna.arm_runner import ArmRunner
+from pytest_laguna.run.arm_runner import ArmRunner
 from pytest_laguna.verdict import NotProvenError
 
 TOKENS = 48

@@ -58,7 +58,7 @@ def _copy(case: IdentityCase, package: str, frozen: Mapping[str, str]) -> RuleFi
 
 
 def engine_as_installed(case: IdentityCase) -> RuleFinding:
-    """Rule ``engine-as-installed``: torch and vLLM are installed, as their RECORDs list, and without unlisted files.
+    """Rule ``engine-as-installed``: torch and vLLM are installed as their ``RECORD`` lists, without other files.
 
     Every other distribution matches its RECORD as well, but may have none, as one of an operating system.
     """

@@ -229,7 +229,7 @@ CASES = [
 """A program that starts has no ranks yet."""
 
 
-LOST = "proven-empty: supervisor-lost: not proven that all its processes have ended"
+LOST = "proven-empty: supervisor-lost: not proven that all its processes have ended; expected proof"
 
 
 def expected(phase: str, victim: str) -> str:

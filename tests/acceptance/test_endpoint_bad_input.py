@@ -286,6 +286,6 @@ def test_a_supervisor_that_is_killed_in_the_middle_of_a_row_leaves_nothing_and_p
     monkeypatch.setattr(gate, "_start", start)
     gate.carry_out()
     assert gate.started == LEGS
-    lost = "proven-empty: supervisor-lost: not proven that all its processes have ended"
+    lost = "proven-empty: supervisor-lost: not proven that all its processes have ended; expected proof"
     assert gate.clause("legs-fresh") == (Verdict.NOT_PROVEN, f"03-B2: legs-ended: {lost}")
     assert gate.end("03-B2").cleanup.stop_status == 1

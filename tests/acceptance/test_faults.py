@@ -291,7 +291,8 @@ def test_a_file_that_has_become_two_gigabytes_is_refused_without_being_read_whol
 # Time
 
 JUMPS = """import datetime, types
-from pytest_laguna.evidence import idle, journal
+from pytest_laguna.evidence import journal
+from pytest_laguna.evidence.machine import idle
 hours = [0]
 class Clock(datetime.datetime):
     @classmethod

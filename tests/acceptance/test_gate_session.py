@@ -964,7 +964,7 @@ def _below(project: Project) -> list[str]:
 SLOW_WATCHER = """
 import os, sys, time
 from pathlib import Path
-from pytest_laguna import watch
+from pytest_laguna.gate import watch
 from pytest_laguna.verdict import Verdict
 
 said = []

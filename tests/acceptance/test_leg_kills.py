@@ -166,7 +166,7 @@ KEPT = {"in a row"}
 DEAD = "EngineDeadError: EngineCore encountered an issue."
 ENDS = {"server": "exited, SIGKILL after a while", "rank": "exited, exit code 1 after a while"}
 """What becomes of a server that is killed, and of one that ends since its rank was."""
-LOST = "proven-empty: supervisor-lost: not proven that all its processes have ended"
+LOST = "proven-empty: supervisor-lost: not proven that all its processes have ended; expected proof"
 CASES = [
     pytest.param(*case, marks=[pytest.mark.kept] if case[0] in KEPT else [])
     for case in itertools.product(REASONS, (*ENDS, "supervisor"))

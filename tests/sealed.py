@@ -96,6 +96,11 @@ def build(  # noqa: PLR0913 - what may differ between two attempts
     return attempt.directory
 
 
+def judged(attempt: Path) -> Analysis:
+    """The verdict object with its reasons, which no file holds."""
+    return derive_analysis(attempt, read_model(attempt / root.ATTEMPT, AttemptStart))
+
+
 LOOKS = ("2026-07-25T00:00:00.000000+00:00", "2026-07-25T00:00:01.000000+00:00")
 
 

@@ -28,7 +28,7 @@ from pytest_laguna.machine import descent
 from tests.acceptance.test_arm_kills import WHOLE_ARM
 from tests.demo import laguna, writable
 from tests.diagnostic_project import PROTOCOL, ROOT, DiagnosticProject, make_engine
-from tests.sealed import reseal
+from tests.sealed import judged, reseal
 
 pytestmark = [pytest.mark.engines(keep=1), pytest.mark.timeout(3600)]
 
@@ -190,8 +190,8 @@ def _refused_before_any_arm(project: DiagnosticProject, code: int, reason: str) 
     failure = files.read_canonical_json(project.diagnostic / "failure.json")
     assert isinstance(failure, dict)
     assert str(failure["reason"]).startswith(reason)
-    analysis = json.loads((project.diagnostic.parents[1] / "analysis.json").read_bytes())
-    assert all(reason in clause["reason"] for clause in analysis["clauses"]), analysis["clauses"]
+    clauses = judged(project.diagnostic.parents[1]).clauses
+    assert all(reason in clause.reason for clause in clauses), clauses
     assert [*(project.diagnostic / "arms").iterdir()] == []
 
 

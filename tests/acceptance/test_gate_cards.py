@@ -94,7 +94,7 @@ def test_a_record_that_a_test_rewrites_voids_the_gate(project: Project, name: st
     _device_test(project, body, "arm_runner")
     assert project.gate(1).returncode == 0
     result = project.gate(2)
-    assert (result.returncode, f"{name}: records-as-written: replaced; expected" in result.stdout) == (22, True)
+    assert (result.returncode, f"{name}: records-as-written: seen replaced; expected" in result.stdout) == (22, True)
     assert project.verify()[0] == 22
 
 

@@ -25,6 +25,7 @@ from pytest_laguna.evidence.reading import Missing
 from pytest_laguna.machine import leases
 from pytest_laguna.verdict import Verdict
 from tests.demo import CAMPAIGN, CARD, PROVES, Project, last_line, writable
+from tests.sealed import judged
 from tests.unit.machine.fakes import sleeper
 
 pytestmark = pytest.mark.sessions
@@ -146,8 +147,8 @@ def test_what_a_test_does_decides_the_verdict(project: Project, body: str, verdi
     code, gates, _ = project.verify()
     assert code == result.returncode
     assert gates[0]["verdict"] == verdict
-    analysis = json.loads((project.attempt() / "analysis.json").read_bytes())
-    assert reason in analysis["reason"] + str(analysis["clauses"])
+    analysis = judged(project.attempt())
+    assert reason in analysis.reason + str([(clause.reason, clause.detail) for clause in analysis.clauses])
     report = read_junit((project.attempt() / "junit.xml").read_bytes())
     assert report.properties["verdict"] == verdict
     assert project.gate(2).returncode == 4

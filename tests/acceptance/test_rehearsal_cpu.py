@@ -14,7 +14,7 @@ from pytest_laguna.evidence.aa import rehearsal
 from tests import other_verifier
 from tests.demo import writable
 from tests.diagnostic_project import PROTOCOL, ROOT, DiagnosticProject
-from tests.sealed import reseal
+from tests.sealed import judged, reseal
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(7500)]  # more than ten engine starts in one session
 
@@ -133,8 +133,8 @@ def test_control_against_control_is_judged_again_from_its_files(passed: Rehearse
 
 def _told(project: RehearsedProject) -> tuple[str, dict[str, str]]:
     """The reason of gate 1, and that of each clause."""
-    analysis = json.loads((project.attempt() / "analysis.json").read_bytes())
-    return analysis["reason"], {clause["clause"]: clause["reason"] for clause in analysis["clauses"]}
+    analysis = judged(project.attempt())
+    return analysis.reason, {clause.clause: clause.reason for clause in analysis.clauses}
 
 
 def test_what_would_fail_on_the_card_fails_gate_1(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_this_host_is_recorded_and_judged() -> None:
     assert 0 < before.memory_available_bytes <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     verdict, reason = judge_host(host_audit.audit(before, disturbed), ONLY_HOLDERS)
     assert verdict is Verdict.VOID
-    assert reason.startswith(f"no-foreign-holder: process {child.pid} holds card {CARDS[0].identity}: ")
+    assert reason.startswith(f"no-foreign-holder: card {CARDS[0].identity}: seen held by process {child.pid} ")
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ REQUIREMENT = IdleRequirement(snapshots=3, seconds=0.2, memory_bytes=0, foreign_
 
 def test_idle_slots_are_proven_idle() -> None:
     record = idle.take_record(SLOTS, CARDS, phase="before", token=TOKEN, requirement=REQUIREMENT, settle_seconds=5)
-    assert judge_idle(record, REQUIREMENT) == (Verdict.PASS, "2 cards idle before the lease in 3 looks")
+    assert judge_idle(record, REQUIREMENT) == (Verdict.PASS, "2 cards idle before the lease in 3 snapshots")
     assert len(record.settling) == 1
     assert seconds_between(record.snapshots[0].utc, record.snapshots[-1].utc) >= 0.2
 
@@ -84,7 +84,7 @@ def test_a_process_on_a_slot_is_blamed_on_whom_it_belongs_to(
         )
     found, reason = judge_idle(record, requirement)
     assert found == verdict
-    assert reason.startswith(f"no-holder: process {child.pid}, started at tick ")
+    assert reason.startswith(f"no-holder: process {child.pid} (/bin/sleep 300), started at tick ")
 
 
 class Freed(CpuCards):
@@ -151,16 +151,16 @@ def _verdict(xpu: XpuCards) -> tuple[Verdict, str]:
 
 
 def test_both_idle_forms_of_the_tool_are_idle(xpu: XpuCards, xpu_host: XpuHost) -> None:
-    assert _verdict(xpu) == (Verdict.PASS, "4 cards idle after the lease in 2 looks")
+    assert _verdict(xpu) == (Verdict.PASS, "4 cards idle after the lease in 2 snapshots")
     xpu_host.say(shows_itself=False)
-    assert _verdict(xpu) == (Verdict.PASS, "4 cards idle after the lease in 2 looks")
+    assert _verdict(xpu) == (Verdict.PASS, "4 cards idle after the lease in 2 snapshots")
 
 
 def test_a_device_that_only_the_kernel_shows_as_open_is_held(xpu: XpuCards, xpu_host: XpuHost) -> None:
     with sleeper(LAGUNA_LEASE=TOKEN) as child:
         xpu_host.open_device(child.pid, ADDRESSES[3])
         verdict, reason = _verdict(xpu)
-    assert (verdict, reason.partition(",")[0]) == (Verdict.FAIL, f"no-holder: process {child.pid}")
+    assert (verdict, reason.partition(",")[0]) == (Verdict.FAIL, f"no-holder: process {child.pid} (/bin/sleep 300)")
 
 
 def test_a_card_without_memory_telemetry_is_not_proven_and_not_waited_for(xpu: XpuCards, xpu_host: XpuHost) -> None:
@@ -170,7 +170,7 @@ def test_a_card_without_memory_telemetry_is_not_proven_and_not_waited_for(xpu: X
     assert time.monotonic() - start < 250
     verdict, reason = judge_idle(record, LAB)
     assert verdict is Verdict.NOT_PROVEN
-    assert reason.startswith(f"telemetry-present: look 0: card {ADDRESSES[0]} shows no memory")
+    assert reason.startswith(f"telemetry-present: snapshot 0: seen no memory of card {ADDRESSES[0]}")
 
 
 # The quick look at a quarantined card

@@ -32,6 +32,8 @@ RESULT_TAG: Mapping[Verdict, ResultTag] = {
 }
 
 _ATTACHED = 20
+_SENTENCE = re.compile(r"reason$|figure\.null\.warning\.")
+"""Names of the properties that hold sentences; version 0.1 wrote the second kind."""
 _ATTACHMENT = "attachment"
 _OUTPUT = "system-out"
 
@@ -173,10 +175,10 @@ def without_sentences(content: bytes) -> bytes:
         if element.tag in RESULT_TAG.values():
             element.text = _read_detail(element)
             del element.attrib["message"]
-        elif element.tag == "property" and element.get("name") == "reason":
-            element.set("value", "")
-    whole: bytes = ElementTree.tostring(root)
-    return whole
+        elif element.tag == "properties":
+            for told in [one for one in element if _SENTENCE.match(one.get("name", ""))]:
+                element.remove(told)
+    return render(root)
 
 
 def _check_counts(suite: ElementTree.Element, cases: tuple[Case, ...]) -> None:

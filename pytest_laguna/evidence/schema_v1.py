@@ -15,6 +15,8 @@ from pytest_laguna.evidence import files
 from pytest_laguna.evidence.schemas import PREDICATE_TYPE, Model, parse_model
 from pytest_laguna.verdict import JSON, UnusableEvidenceError
 
+WARNING: Final = "null.warning."
+"""Prefix of the sentences that v1 had among the figures, which JUnit has as properties ``figure.<name>``."""
 _RECEIPT_V1: Final = "urn:pytest-laguna:gate-receipt:v1"
 
 
@@ -29,6 +31,7 @@ def _analysis(value: dict[str, Any]) -> None:
     for clause in value["clauses"]:
         del clause["reason"]
     value["unexercised"] = [[clause, rule] for clause, rule, _ in value["unexercised"]]
+    value["figures"] = {name: told for name, told in value["figures"].items() if not name.startswith(WARNING)}
 
 
 def _endpoint(value: dict[str, Any]) -> None:

@@ -76,7 +76,7 @@ def test_analyze_says_no_more_than_verification_does(passed: DiagnosticProject, 
     attempt = passed.diagnostic.parents[1]
     shutil.copytree(attempt, tmp_path / "alone")
     alone = laguna("analyze", str(tmp_path / "alone"), "--out", str(tmp_path / "alone.json"))
-    assert (alone.returncode, "nothing ties it to what was sealed" in alone.stdout) == (23, True), alone.stdout
+    assert (alone.returncode, "not tied to a sealed root" in alone.stdout) == (23, True), alone.stdout
     shutil.copytree(passed.sealed, tmp_path / "sealed")
     copied = tmp_path / "sealed" / attempt.relative_to(passed.sealed)
     with writable(copied):

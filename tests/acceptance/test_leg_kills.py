@@ -198,15 +198,19 @@ def test_a_leg_is_named_with_what_was_killed_in_it_and_its_a2_runs(
     assert (of_gate, gate.plain(told)) == (Verdict.NOT_PROVEN, f"{MISSING}; 03-B2: {reason}")
 
 
-TOLD = "expected that it ended when it was told to, and was not killed"
-NOBODY_KNOWS = "whether no process is left is not proven, expected it proven"
+TOLD = "expected its end by a stop, without a kill"
+NOBODY_KNOWS = "expected proof that no process is left"
 STOPPED: dict[str, list[tuple[str, Verdict, str]]] = {
     "server": [
-        ("cleanup-clean", Verdict.VOID, "{..., 'stop_status': 1, 'worker_status': 0, ...}, no reason; expected zeros"),
+        (
+            "cleanup-clean",
+            Verdict.VOID,
+            "cleanup: seen {..., 'stop_status': 1, 'worker_status': 0, ...}, no reason; expected zeros",
+        ),
         (
             "server-ended",
             Verdict.VOID,
-            "the server: stopped, SIGKILL after a while; " + TOLD,
+            "the server: seen stopped, SIGKILL after a while; " + TOLD,
         ),
     ],
     "rank": [],
@@ -214,7 +218,7 @@ STOPPED: dict[str, list[tuple[str, Verdict, str]]] = {
         (
             "cleanup-clean",
             Verdict.NOT_PROVEN,
-            "{..., 'stop_status': 1, 'worker_status': 1, ...}; " + NOBODY_KNOWS,
+            "cleanup: seen {..., 'stop_status': 1, 'worker_status': 1, ...}; " + NOBODY_KNOWS,
         ),
         ("server-ended", Verdict.NOT_PROVEN, LOST),
     ],

@@ -222,6 +222,4 @@ def null_figures(analysis: NullAnalysis) -> dict[str, str]:
         if seen is not None:
             figures[f"null.detectable_percent.{name}"] = repr(seen.detectable_percent)
             figures[f"null.needed.{name}"] = repr(seen.needed)
-    for number, warning in enumerate(warnings(analysis), start=1):
-        figures[f"null.warning.{number}"] = warning
     return figures

@@ -127,7 +127,7 @@ def test_a_campaign_whose_effect_is_lost_in_noise_is_told_so() -> None:
     assert told[0].startswith("whole replay: seen minimum detectable effect ")
     assert found.whole_replay.needed is not None
     assert f"expected at most 0.23 %; plan {found.whole_replay.needed} of them" in told[0]
-    assert null_figures(found)["null.warning.1"] == told[0]
+    assert told[0] not in null_figures(found).values()
     sure = PLAN.model_copy(update={"effect_percent": 50.0})
     assert warnings(analysed(sure)) == []
     assert warnings(analysed(PLAN.model_copy(update={"effect_percent": None}))) == []
@@ -280,13 +280,11 @@ def test_each_figure_has_its_name_and_its_number() -> None:
         "null.false_promotions.2": "0.25 (0.0625 to 0.75, n=4)",
         "null.detectable_percent.whole_replay": "1.25",
         "null.needed.whole_replay": "164",
-        "null.warning.1": REPLAY_WARNING,
     }
     gate_3 = {
         "null.false_promotions.3": "0.0 (0.0 to 0.975, n=1)",
         "null.detectable_percent.headline": "None",
         "null.needed.headline": "None",
-        "null.warning.2": HEADLINE_WARNING,
     }
     assert null_figures(_said()) == gate_2 | gate_3
     assert null_figures(_said(endpoint=None, headline=None)) == gate_2

@@ -71,7 +71,7 @@ KNOWN_TRIES = 3
 DELAY_SIZE = 1024
 """Of the matrices whose product delays a device."""
 DELAY_NS = 200_000
-"""Of the host, during which the device idles."""
+"""Pause of the host, during which the device idles."""
 
 
 def main() -> int:

@@ -48,7 +48,7 @@ CONTROL, CANDIDATE = Arm.GRAPH_CONTROL, Arm.GRAPH_CANDIDATE
 BLOCK = (CONTROL, CANDIDATE, CANDIDATE, CONTROL)
 VLLM = {"cpu": "0.32.0", "cuda": "0.26.0", "xpu": "0.32.0"}
 OTHERS = {"gpu_memory_utilization": 0.2}
-"""Of the card's memory, required even though the cache's size is given: every process must find this much free."""
+"""Share of the card's memory; every process must find this much free, even with a given cache size."""
 
 QUANTITIES = ("views", "attention", "graphs", "host", "synchronize", "whole", "whole_p90", "wall")
 GATED = {

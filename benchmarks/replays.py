@@ -29,7 +29,7 @@ GENERATIONS = 8
 """From each prompt: a replay takes milliseconds, but starting a process most of a minute."""
 VLLM: dict[Lane, str] = {"cpu": "0.32.0", "cuda": "0.26.0", "xpu": "0.32.0"}
 OTHERS = {"gpu_memory_utilization": 0.2}
-"""Of a card's memory, required even though the cache's size is given; low, so that others may use the card too."""
+"""Share of a card's memory, required even with a given cache size; low, so others may use the card too."""
 
 Replay = Callable[[], Any]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every test, and which of the long ones are short enough to be in ``make test`` too.
+"""Settings of every test, and the choice of long tests for ``make test``.
 
 What is imported while tests are collected, torch and vLLM among it, stays: no search for garbage looks at it. And what
 a test starts hears what it is sent, though the tests themselves were started under nohup or in a script's background.

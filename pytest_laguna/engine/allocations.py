@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 COUNTED_REPLAYS = 4
-"""Of the first watched replays: counting costs time, and a fifth count would add nothing."""
+"""Number of counted replays, the first watched ones: counting costs time, and a fifth count adds nothing."""
 
 
 class ReplayAllocations:

@@ -220,7 +220,7 @@ PHASES: dict[str, tuple[Arm, set[str]]] = {
 WHOLE = ("ends", "rank")
 """The record is written and the arm goes down: its program ends well without the rank."""
 KEPT = {("loads", "supervisor"), ("generates", "program"), ("profiles", "rank")}
-"""What ``make test`` has too: each victim once."""
+"""Cases of ``make test``: each victim once."""
 CASES = [
     pytest.param(*case, marks=[pytest.mark.kept] if case in KEPT else [])
     for case in itertools.product(PHASES, VICTIMS)

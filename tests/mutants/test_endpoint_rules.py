@@ -906,7 +906,7 @@ def test_six_blocks_keep_every_rule(null: bool, starts: dict[str, lab.Start]) ->
 
 PAIRS = {"headline", "rows-won", "paired-median", "cycle-saving"}
 PROMOTING = {"lower-start-wins", "interval-superior"}
-"""What a control against a control must fail, in the A/A campaign that passes."""
+"""Rules that fail in a passing A/A campaign."""
 
 
 def test_every_rule_has_a_mutant() -> None:
